@@ -1,0 +1,41 @@
+"""Compiles the kernel modules; everything else about the package is in pyproject.toml.
+
+A kernel module (`_kernel.pyx`) is Cython. It is optional twice over: when Cython or a C
+compiler is missing the build goes on without it, and the readable Python functions beside it serve instead.
+`PYROMQ_NO_EXTENSIONS=1` leaves it out on purpose.
+"""
+
+import os
+from pathlib import Path
+
+from setuptools import setup
+from setuptools.extension import Extension
+
+KERNELS = ["records", "store"]
+
+
+def kernel_extensions() -> list[Extension]:
+    if os.environ.get("PYROMQ_NO_EXTENSIONS"):
+        return []
+    try:
+        from Cython.Build import cythonize
+    except ImportError:
+        print("pyromq: Cython is not installed; building without the compiled kernel")
+        return []
+    extensions = [
+        Extension(
+            f"pyromq.{room}._kernel",
+            [str(Path("src/pyromq") / room / "_kernel.pyx")],
+            extra_compile_args=["-O3"],
+            optional=True,
+        )
+        for room in KERNELS
+    ]
+    return cythonize(
+        extensions,
+        build_dir="build/cython",
+        include_path=["src"],
+    )
+
+
+setup(ext_modules=kernel_extensions())

@@ -1,0 +1,155 @@
+"""Settings: frozen, explained, checked when they are made.
+
+Each program has one dataclass made of small ones. A value that cannot work raises `ConfigError` with the
+setting's name, the value and what would work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyromq.errors import ConfigError
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+#: RocketMQ's eighteen delay levels.
+DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+
+
+def _require(holds: bool, name: str, value: object, rule: str) -> None:
+    if not holds:
+        raise ConfigError(f"{name} = {value!r} cannot work: {rule}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlushConfig:
+    """How appended bytes become durable."""
+
+    #: Wait for the disk before a send is acknowledged.
+    sync: bool = False
+    #: Longest time an appended byte stays unsynced when `sync` is off.
+    interval_ms: int = 500
+    #: Sync earlier when this many bytes wait, so that a burst is written while it happens.
+    amount_bytes: int = 16 * MIB
+    #: How often queues are synced and the recover point moves: the most that a restart must scan, in time …
+    recover_point_interval_ms: int = 1000
+    #: … and in bytes.
+    recover_point_bytes: int = 64 * MIB
+
+    def __post_init__(self) -> None:
+        _require(self.interval_ms > 0, "flush.interval_ms", self.interval_ms, "it must be above 0")
+        _require(self.amount_bytes > 0, "flush.amount_bytes", self.amount_bytes, "it must be above 0")
+        _require(
+            self.recover_point_interval_ms > 0,
+            "flush.recover_point_interval_ms",
+            self.recover_point_interval_ms,
+            "it must be above 0",
+        )
+        _require(
+            self.recover_point_bytes > 0,
+            "flush.recover_point_bytes",
+            self.recover_point_bytes,
+            "it must be above 0",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionConfig:
+    """When old segments go, and when new messages are refused because the disk is full."""
+
+    #: Age of a segment's last change after which it may be removed.
+    max_age_hours: float = 72
+    #: Share of the disk in use from which expired segments are removed at once, not at the next round.
+    clean_at: float = 0.75
+    #: Share in use from which appends are refused. Unexpired data is never removed to make room …
+    refuse_at: float = 0.90
+    #: … and they are accepted again below this share: the gap keeps the broker from flapping.
+    resume_below: float = 0.85
+    #: Remove unexpired segments, oldest first, when the refuse mark is reached. Counted when it happens.
+    delete_unexpired: bool = False
+    #: How often the disk is looked at.
+    interval_ms: int = 10_000
+
+    def __post_init__(self) -> None:
+        _require(self.max_age_hours > 0, "retention.max_age_hours", self.max_age_hours, "it must be above 0")
+        _require(
+            0 < self.resume_below < self.refuse_at <= 1,
+            "retention.resume_below",
+            self.resume_below,
+            f"it must be above 0 and below retention.refuse_at ({self.refuse_at}), which is at most 1",
+        )
+        _require(0 < self.clean_at <= 1, "retention.clean_at", self.clean_at, "it is a share from 0 to 1")
+        _require(self.interval_ms > 0, "retention.interval_ms", self.interval_ms, "it must be above 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreConfig:
+    """One store directory."""
+
+    root: Path
+    #: Length of a commit-log segment. RocketMQ opens a store only with the length it was written with.
+    segment_bytes: int = 1 * GIB
+    #: Entries in one consume-queue file (20 bytes each).
+    queue_file_entries: int = 300_000
+    #: Hash slots and entries of one key-index file.
+    index_slots: int = 5_000_000
+    index_entries: int = 20_000_000
+    #: Keep the key index at all.
+    index_enabled: bool = True
+    #: Largest message body; a record may be 64 KiB larger.
+    max_body_bytes: int = 4 * MIB
+    #: Write the whole-record CRC property (`__CRC32#`), which RocketMQ can check too.
+    record_crc: bool = True
+    #: Gather records in anonymous memory and write them to the page cache in batches. Higher throughput on
+    #: a busy page cache; a killed process loses what was gathered and not yet committed.
+    transient_pool: bool = False
+    #: Longest time a gathered record waits for its commit.
+    transient_commit_ms: int = 200
+    #: How far ahead of the end of the log pages are made ready, so that an append never waits for one.
+    warm_bytes: int = 64 * MIB
+    #: Threads of a recovery scan. 0: one per core, at most 8.
+    recovery_threads: int = 0
+    #: Delay levels, as RocketMQ writes them: the queue entry of a delayed message holds its due time.
+    delay_levels: str = DELAY_LEVELS
+    flush: FlushConfig = field(default_factory=FlushConfig)
+    retention: RetentionConfig = field(default_factory=RetentionConfig)
+
+    def __post_init__(self) -> None:
+        _require(
+            4096 <= self.segment_bytes <= 2 * GIB - 4096 and self.segment_bytes % 4096 == 0,
+            "store.segment_bytes",
+            self.segment_bytes,
+            "it must be a multiple of 4096 from 4096 to just under 2 GiB (sizes in the file are 31 bits)",
+        )
+        _require(self.queue_file_entries > 0, "store.queue_file_entries", self.queue_file_entries, "it must be above 0")
+        _require(self.index_slots > 0, "store.index_slots", self.index_slots, "it must be above 0")
+        _require(self.index_entries > 1, "store.index_entries", self.index_entries, "it must be above 1")
+        _require(0 < self.max_body_bytes <= 64 * MIB, "store.max_body_bytes", self.max_body_bytes, "1 byte to 64 MiB")
+        _require(self.recovery_threads >= 0, "store.recovery_threads", self.recovery_threads, "it must not be negative")
+        _require(self.warm_bytes >= 0, "store.warm_bytes", self.warm_bytes, "it must not be negative")
+        _require(
+            self.transient_commit_ms > 0, "store.transient_commit_ms", self.transient_commit_ms, "it must be above 0"
+        )
+        parse_delay_levels(self.delay_levels)
+
+
+_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def parse_delay_levels(text: str) -> tuple[int, ...]:
+    """Delays in milliseconds; level 1 is the first."""
+    delays: list[int] = []
+    for word in text.split():
+        number, unit = word[:-1], word[-1:]
+        _require(
+            unit in _UNITS_MS and number.isascii() and number.isdigit(),
+            "store.delay_levels",
+            text,
+            f"{word!r} is not a number followed by s, m, h or d",
+        )
+        delays.append(int(number) * _UNITS_MS[unit])
+    _require(bool(delays), "store.delay_levels", text, "at least one level is needed")
+    return tuple(delays)

@@ -1,0 +1,108 @@
+"""One tree for everything that can go wrong. The type says whose fault it is and what to do.
+
+    PyroMQError
+    ├── ConfigError                  a setting that cannot be used; names the setting
+    ├── IllegalMessage               a message the store must not take: the sender's fault, retrying is no help
+    ├── StoreError
+    │   ├── StoreLocked              another process has the directory; names its pid
+    │   ├── StoreClosed              used before it was opened or after it was closed
+    │   ├── StoreFenced              an fsync failed: nothing more is acknowledged, restart to recover
+    │   ├── DiskFull                 appends are refused until there is room; reads go on
+    │   └── CorruptStore             bytes on disk are not what was written; names file and position
+    │       ├── CorruptLog           a record below the synced mark is damaged: never cut silently
+    │       ├── CorruptQueue         a consume-queue entry disagrees with the log (rebuildable)
+    │       └── CorruptFile          a small file (config, checkpoint) and its previous copy are both unreadable
+    └── OffsetNotFound               the asked position or id holds no message
+
+`code` is the response code that the remoting protocol has for the error; it is translated to the wire in one
+place. Messages are for people: what happened, and what to do next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+
+class PyroMQError(Exception):
+    """Base of every error that PyroMQ raises on purpose."""
+
+    code = 1  # SYSTEM_ERROR
+
+
+class ConfigError(PyroMQError):
+    """A setting that cannot be used."""
+
+    code = 29  # INVALID_PARAMETER
+
+
+class IllegalMessage(PyroMQError):
+    """A message that breaks a rule of the format: sending it again is no help."""
+
+    code = 13  # MESSAGE_ILLEGAL
+
+
+class StoreError(PyroMQError):
+    """Something about the store or the disk under it."""
+
+
+class StoreLocked(StoreError):
+    def __init__(self, root: Path, pid: int | None) -> None:
+        self.root = root
+        self.pid = pid
+        holder = f"process {pid}" if pid else "another process"
+        super().__init__(
+            f"the store directory {root} is in use by {holder}; stop it first, or give this one a directory of its own"
+        )
+
+
+class StoreClosed(StoreError):
+    code = 14  # SERVICE_NOT_AVAILABLE
+
+
+class StoreFenced(StoreError):
+    code = 14  # SERVICE_NOT_AVAILABLE
+
+    def __init__(self, cause: BaseException) -> None:
+        super().__init__(
+            f"the disk did not confirm a write ({cause}); what was waiting may or may not be stored and nothing "
+            "more is accepted: check the disk, then restart, and recovery starts from the log"
+        )
+
+
+class DiskFull(StoreError):
+    """No room. Of a call that appends several messages, `receipts` tells which were appended before."""
+
+    code = 14  # SERVICE_NOT_AVAILABLE
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.receipts: Sequence[object] = ()
+
+
+class CorruptStore(StoreError):
+    """Bytes on disk are not what was written there."""
+
+    def __init__(self, file: Path, position: int, what: str, ways_out: str) -> None:
+        self.file = file
+        self.position = position
+        self.what = what
+        super().__init__(f"{file}: {what} at position {position}; {ways_out}")
+
+
+class CorruptLog(CorruptStore):
+    pass
+
+
+class CorruptQueue(CorruptStore):
+    pass
+
+
+class CorruptFile(StoreError):
+    """A small file and its previous copy are both unreadable."""
+
+
+class OffsetNotFound(PyroMQError):
+    """No message is stored at the position or id that was asked for."""
+
+    code = 22  # QUERY_NOT_FOUND

@@ -1,0 +1,1 @@
+"""The words that every layer shares: ids, messages, topics, groups."""

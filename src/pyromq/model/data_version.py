@@ -1,0 +1,32 @@
+"""How new a table is, so that brokers and name servers can tell which copy is the later one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from pyromq.model.json_form import INT64, Json, in_json
+
+
+@dataclass(frozen=True, slots=True)
+class DataVersion:
+    """RocketMQ's DataVersion: a counter of changes, the time of the last, and the master's epoch."""
+
+    timestamp_ms: int = field(default=0, metadata=in_json("timestamp", INT64))
+    counter: int = field(default=0, metadata=in_json("counter", INT64))
+    #: Grows when another broker becomes master; 0 where nobody elects one.
+    state_version: int = field(default=0, metadata=in_json("stateVersion", INT64))
+    #: What a newer RocketMQ wrote beside these.
+    unknown: Mapping[str, Json] = field(default_factory=dict)
+
+    def next(self, now_ms: int) -> DataVersion:
+        """The version after one more change."""
+        return replace(self, timestamp_ms=now_ms, counter=self.counter + 1)
+
+    def is_newer_than(self, other: DataVersion) -> bool:
+        """A new master wins over many changes, and changes over clocks: clocks of two brokers differ."""
+        return self._order > other._order
+
+    @property
+    def _order(self) -> tuple[int, int, int]:
+        return self.state_version, self.counter, self.timestamp_ms

@@ -1,0 +1,370 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Compiled twin of the hot parts of `record` and `scan`. The readable forms there are the definition.
+
+Takes only what it knows: `encode_into` answers -1 for a draft that the readable form should look at.
+"""
+
+from libc.string cimport memchr, memcmp, memcpy
+from libc.stdint cimport uint32_t, uint64_t, uintptr_t
+
+cdef enum:
+    MAGIC_V1 = 0xDAA320A7u
+    MAGIC_V2 = 0xDAA320ABu
+    MAGIC_BLANK = 0xCBD43194u
+    HEAD = 48
+    SMALLEST = 91
+    CRC_SIZE = 20
+    CRC_LIKENESS = 16
+    MAX_PROPERTIES = 32767
+    BORN_V6 = 16
+    STORE_V6 = 32
+    STOP_LIMIT = 0
+    STOP_BLANK = 1
+    STOP_EMPTY = 2
+    STOP_BAD = 3
+
+cdef const unsigned char* CRC_NAME = b"__CRC32#\x01"
+
+# --- CRC-32 ----------------------------------------------------------------------------------------------------
+
+ctypedef uint32_t (*crc_function)(uint32_t, const unsigned char*, uint64_t) noexcept nogil
+
+cdef crc_function fast_crc = NULL
+cdef uint32_t crc_tables[8][256]
+
+
+cdef void make_tables() noexcept:
+    """Eight tables, so that a step takes eight bytes: what serves where no fast library is installed."""
+    cdef uint32_t i, value
+    cdef int bit, k
+    for i in range(256):
+        value = i
+        for bit in range(8):
+            value = (value >> 1) ^ (0xEDB88320u if value & 1 else 0)
+        crc_tables[0][i] = value
+    for i in range(256):
+        for k in range(1, 8):
+            crc_tables[k][i] = (crc_tables[k - 1][i] >> 8) ^ crc_tables[0][crc_tables[k - 1][i] & 255]
+
+
+make_tables()
+
+
+def use_crc32(address: int) -> None:
+    """Call the C function at this address for CRC-32 from now on; 0: the tables."""
+    global fast_crc
+    fast_crc = <crc_function><uintptr_t>address
+
+
+cdef uint32_t table_crc(const unsigned char* data, size_t size) noexcept nogil:
+    cdef uint32_t crc = 0xFFFFFFFFu
+    while size >= 8:
+        crc = crc ^ (data[0] | (<uint32_t>data[1] << 8) | (<uint32_t>data[2] << 16) | (<uint32_t>data[3] << 24))
+        crc = (crc_tables[7][crc & 255] ^ crc_tables[6][(crc >> 8) & 255]
+               ^ crc_tables[5][(crc >> 16) & 255] ^ crc_tables[4][crc >> 24]
+               ^ crc_tables[3][data[4]] ^ crc_tables[2][data[5]] ^ crc_tables[1][data[6]] ^ crc_tables[0][data[7]])
+        data += 8
+        size -= 8
+    while size:
+        crc = (crc >> 8) ^ crc_tables[0][(crc ^ data[0]) & 255]
+        data += 1
+        size -= 1
+    return crc ^ 0xFFFFFFFFu
+
+
+cdef unsigned int crc32(const unsigned char* data, size_t size) noexcept nogil:
+    """With the sign bit cleared, as records have it."""
+    if fast_crc != NULL:
+        return fast_crc(0, data, size) & 0x7FFFFFFFu
+    return table_crc(data, size) & 0x7FFFFFFFu
+
+
+def positive_crc32(const unsigned char[::1] data) -> int:
+    """For the tests: the CRC that the kernel computes."""
+    return crc32(&data[0] if data.shape[0] else NULL, data.shape[0])
+
+
+# --- big-endian numbers ------------------------------------------------------------------------------------------
+
+cdef unsigned int get32(const unsigned char* at) noexcept nogil:
+    return (<unsigned int>at[0] << 24) | (<unsigned int>at[1] << 16) | (<unsigned int>at[2] << 8) | at[3]
+
+
+cdef long long get64(const unsigned char* at) noexcept nogil:
+    return <long long>((<unsigned long long>get32(at) << 32) | get32(at + 4))
+
+
+cdef void put32(unsigned char* at, unsigned int value) noexcept nogil:
+    at[0] = value >> 24
+    at[1] = (value >> 16) & 255
+    at[2] = (value >> 8) & 255
+    at[3] = value & 255
+
+
+cdef void put64(unsigned char* at, long long value) noexcept nogil:
+    put32(at, <unsigned int>(<unsigned long long>value >> 32))
+    put32(at + 4, <unsigned int>(<unsigned long long>value & 0xFFFFFFFFu))
+
+
+# --- reading a record ----------------------------------------------------------------------------------------------
+
+cdef bint find_parts(const unsigned char* record, long long room, Parts* parts) noexcept nogil:
+    """Follow the lengths; False when they do not add up within `room`."""
+    cdef unsigned int magic
+    cdef int length_size
+    cdef long long size, at
+    if room < SMALLEST:
+        return False
+    size = get32(record)
+    magic = get32(record + 4)
+    if (magic != MAGIC_V1 and magic != MAGIC_V2) or size < SMALLEST or size > room or size > 0x7FFFFFFF:
+        return False
+    parts.size = <int>size
+    parts.flags = <int>get32(record + 36)
+    parts.stored_at = HEAD + (20 if parts.flags & BORN_V6 else 8)
+    parts.body = parts.stored_at + 8 + (20 if parts.flags & STORE_V6 else 8) + 16
+    length_size = 1 if magic == MAGIC_V1 else 2
+    if parts.body + length_size + 2 > size:
+        return False
+    parts.body_size = <int>get32(record + parts.body - 4)
+    at = <long long>parts.body + parts.body_size
+    if parts.body_size < 0 or at + length_size + 2 > size:
+        return False
+    parts.topic_size = record[at] if length_size == 1 else (record[at] << 8) | record[at + 1]
+    parts.topic = <int>at + length_size
+    at = <long long>parts.topic + parts.topic_size
+    if parts.topic_size == 0 or at + 2 > size:
+        return False
+    parts.properties_size = (record[at] << 8) | record[at + 1]
+    parts.properties = <int>at + 2
+    return <long long>parts.properties + parts.properties_size == size
+
+
+cdef bint crc_is_right(const unsigned char* record, Parts* parts) noexcept nogil:
+    """The record's own CRC where it carries one, else its body's."""
+    cdef const unsigned char* tail
+    cdef int i, alike = 0
+    cdef long long expected = 0
+    if parts.properties_size >= CRC_SIZE:
+        tail = record + parts.size - CRC_SIZE
+        for i in range(9):
+            alike += tail[i] == CRC_NAME[i]
+        for i in range(18, 8, -1):
+            alike += 48 <= tail[i] <= 57
+            expected = expected * 10 + tail[i] - 48
+        alike += tail[19] == 2
+        if alike == CRC_SIZE:
+            return crc32(record, parts.size - CRC_SIZE) == expected
+        if alike >= CRC_LIKENESS:
+            return False
+    return crc32(record + parts.body, parts.body_size) == get32(record + 8)
+
+
+def scan(const unsigned char[::1] buffer, Py_ssize_t start, Py_ssize_t limit, long long base, bint check_crc):
+    """Twin of `scan.scan_readable`; lets other threads run."""
+    cdef Py_ssize_t at = start
+    cdef long long count = 0, timestamp = 0
+    cdef int stop
+    cdef Parts parts
+    cdef const unsigned char* data
+    if not 0 <= start <= limit <= buffer.shape[0]:
+        raise IndexError("scan outside of the buffer")
+    if buffer.shape[0] == 0:
+        return 0, 0, 0, STOP_LIMIT
+    data = &buffer[0]
+    with nogil:
+        while True:
+            stop = before_record(data + at, limit - at)
+            if stop >= 0:
+                break
+            if (not find_parts(data + at, limit - at, &parts) or get64(data + at + 28) != base + at
+                    or (check_crc and not crc_is_right(data + at, &parts))):
+                stop = STOP_BAD
+                break
+            count += 1
+            timestamp = get64(data + at + parts.stored_at)
+            at += parts.size
+    return at, count, timestamp, stop
+
+
+cdef int before_record(const unsigned char* at, Py_ssize_t room) noexcept nogil:
+    """Why a scan ends here; -1 when a record may begin."""
+    cdef Py_ssize_t i
+    cdef unsigned int magic
+    if room == 0:
+        return STOP_LIMIT
+    if room < 8:
+        for i in range(room):
+            if at[i]:
+                return STOP_BAD
+        return STOP_EMPTY
+    magic = get32(at + 4)
+    if magic == MAGIC_BLANK:
+        return STOP_BLANK
+    return STOP_EMPTY if magic == 0 and get32(at) == 0 else -1
+
+
+def last_nonzero(const unsigned char[::1] buffer, Py_ssize_t start, Py_ssize_t end) -> int:
+    """Offset behind the last byte in `[start, end)` that is not zero; `start` when all are."""
+    cdef Py_ssize_t at = end
+    cdef const unsigned char* data
+    cdef const uint64_t* words
+    if not 0 <= start <= end <= buffer.shape[0]:
+        raise IndexError("outside of the buffer")
+    if start == end:
+        return start
+    data = &buffer[0]
+    with nogil:
+        while at - start >= 64:
+            words = <const uint64_t*>(data + at - 64)
+            if words[0] | words[1] | words[2] | words[3] | words[4] | words[5] | words[6] | words[7]:
+                break
+            at -= 64
+        while at > start and data[at - 1] == 0:
+            at -= 1
+    return at
+
+
+cdef const unsigned char* find_property(
+        const unsigned char* properties, int size, const unsigned char* name, int name_size, int* value_size
+) noexcept nogil:
+    """The last entry with this name; NULL when there is none that counts."""
+    cdef const unsigned char* at = properties
+    cdef const unsigned char* end = properties + size
+    cdef const unsigned char* stop
+    cdef const unsigned char* found = NULL
+    while at < end:
+        stop = <const unsigned char*>memchr(at, 2, end - at)
+        if stop == NULL:
+            stop = end
+        if stop - at > name_size + 1 and at[name_size] == 1 and memcmp(at, name, name_size) == 0:
+            found = at + name_size + 1
+            value_size[0] = <int>(stop - found)
+        at = stop + 1
+    return found
+
+
+cdef bint ascii_hash(const unsigned char* text, int size, unsigned int* value) noexcept nogil:
+    """Java's hash, continued from `value`; False when a character is not ASCII and Python must look."""
+    cdef int i
+    cdef unsigned int result = value[0]
+    for i in range(size):
+        if text[i] > 127:
+            return False
+        result = 31 * result + text[i]
+    value[0] = result
+    return True
+
+
+# --- writing a record ------------------------------------------------------------------------------------------------
+
+cdef int encode_into(
+        unsigned char* target, long long room, object draft, long long position, long long queue_offset,
+        long long store_timestamp_ms, bint with_crc, int max_body) except -2:
+    """Twin of `record.encode`, straight into the log. The size; 0 when it does not fit; -1: not for the kernel."""
+    cdef bytes topic = draft.topic
+    cdef bytes properties = draft.properties
+    cdef bytes born_host = draft.born_host
+    cdef bytes store_host = draft.store_host
+    cdef const unsigned char[::1] body = draft.body
+    cdef const unsigned char* property_bytes = properties
+    cdef Py_ssize_t body_size = body.shape[0]
+    cdef Py_ssize_t topic_size = len(topic)
+    cdef Py_ssize_t property_size = len(properties)
+    cdef Py_ssize_t born_size = len(born_host)
+    cdef Py_ssize_t store_size = len(store_host)
+    cdef bint add_separator = with_crc and property_size > 0 and property_bytes[property_size - 1] != 2
+    cdef Py_ssize_t properties_total = property_size + add_separator + (CRC_SIZE if with_crc else 0)
+    cdef bint long_topic = topic_size > 127
+    cdef int queue_id = draft.queue_id
+    cdef int flags = draft.storage_flags
+    cdef int user_flag = draft.user_flag
+    cdef int reconsume_times = draft.reconsume_times
+    cdef long long born_timestamp_ms = draft.born_timestamp_ms
+    cdef long long prepared_position = draft.prepared_position
+    cdef long long size
+    cdef unsigned char* at
+    cdef unsigned int crc
+    cdef int i
+    if (topic_size == 0 or topic_size > 255 or body_size > max_body or queue_id < 0
+            or property_size > MAX_PROPERTIES - CRC_SIZE - 1
+            or (born_size != 8 and born_size != 20) or (store_size != 8 and store_size != 20)
+            or has_crc_property(property_bytes, property_size)):
+        return -1
+    size = HEAD + born_size + 8 + store_size + 16 + body_size + 1 + long_topic + topic_size + 2 + properties_total
+    if size + 8 > room:
+        return 0
+    flags = flags & ~(BORN_V6 | STORE_V6)
+    if born_size == 20:
+        flags |= BORN_V6
+    if store_size == 20:
+        flags |= STORE_V6
+    put32(target + 4, MAGIC_V2 if long_topic else MAGIC_V1)
+    put32(target + 12, queue_id)
+    put32(target + 16, user_flag)
+    put64(target + 20, queue_offset)
+    put64(target + 28, position)
+    put32(target + 36, flags)
+    put64(target + 40, born_timestamp_ms)
+    at = target + HEAD
+    memcpy(at, <const unsigned char*>born_host, born_size)
+    at += born_size
+    put64(at, store_timestamp_ms)
+    at += 8
+    memcpy(at, <const unsigned char*>store_host, store_size)
+    at += store_size
+    put32(at, reconsume_times)
+    put64(at + 4, prepared_position)
+    put32(at + 12, <unsigned int>body_size)
+    at += 16
+    if body_size:
+        memcpy(at, &body[0], body_size)
+    put32(target + 8, crc32(at, body_size))
+    at += body_size
+    if long_topic:
+        at[0] = (topic_size >> 8) & 255
+        at += 1
+    at[0] = topic_size & 255
+    memcpy(at + 1, <const unsigned char*>topic, topic_size)
+    at += 1 + topic_size
+    at[0] = (properties_total >> 8) & 255
+    at[1] = properties_total & 255
+    at += 2
+    memcpy(at, property_bytes, property_size)
+    at += property_size
+    if add_separator:
+        at[0] = 2
+        at += 1
+    put32(target, <unsigned int>size)
+    if with_crc:
+        crc = crc32(target, at - target)
+        memcpy(at, CRC_NAME, 9)
+        at += 9
+        for i in range(10):
+            at[i] = 48 + crc % 10
+            crc //= 10
+        at[10] = 2
+    return <int>size
+
+
+cdef bint has_crc_property(const unsigned char* properties, Py_ssize_t size) noexcept nogil:
+    """True when the client's own properties contain the name of the record CRC."""
+    cdef const unsigned char* at = properties
+    cdef const unsigned char* end = properties + size
+    while end - at >= 8:
+        at = <const unsigned char*>memchr(at, 35, end - at)  # '#', the last letter of the name, is rare
+        if at == NULL:
+            return False
+        if at - properties >= 7 and memcmp(at - 7, CRC_NAME, 8) == 0:
+            return True
+        at += 1
+    return False
+
+
+def encode(draft, long long position, long long queue_offset, long long store_timestamp_ms, bint with_crc,
+           Py_ssize_t room, int max_body):
+    """For the tests: the bytes that the kernel would put into the log, None when it hands the draft back."""
+    cdef bytearray target = bytearray(room)
+    cdef int size = encode_into(<unsigned char*>target, room, draft, position, queue_offset, store_timestamp_ms,
+                                with_crc, max_body)
+    return None if size <= 0 else bytes(target[:size])

@@ -1,0 +1,53 @@
+"""The body of a batch send: several messages of one topic and queue, in a short form of their own.
+
+    4 size of this message, 4 magic (0), 4 CRC (0), 4 user flag, 4+n body, 2+n properties, repeated
+
+Each becomes a record of its own in the log.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import replace
+
+from pyromq.errors import IllegalMessage
+from pyromq.model.message import Draft
+
+_HEAD = struct.Struct(">IIIiI")  # size, magic, CRC, user flag, body length
+
+
+def encode_batch(messages: list[tuple[int, bytes, bytes]]) -> bytes:
+    """(user flag, body, properties) of each message, as a client sends them."""
+    return b"".join(
+        _HEAD.pack(_HEAD.size + len(body) + 2 + len(properties), 0, 0, flag, len(body))
+        + body
+        + len(properties).to_bytes(2, "big")
+        + properties
+        for flag, body, properties in messages
+    )
+
+
+def split_batch(template: Draft) -> Iterator[Draft]:
+    """The drafts in a batch whose common fields are the template's. Raises IllegalMessage for a broken one."""
+    data = memoryview(template.body)
+    at = 0
+    while at < len(data):
+        if at + _HEAD.size + 2 > len(data):
+            raise IllegalMessage(f"the batch is cut off at byte {at}")
+        size, _, _, user_flag, body_size = _HEAD.unpack_from(data, at)
+        body = at + _HEAD.size
+        end = at + size
+        properties = body + body_size + 2
+        if end > len(data) or properties > end:
+            raise IllegalMessage(f"message at byte {at} of the batch does not fit in it")
+        properties_size = int.from_bytes(data[properties - 2 : properties], "big")
+        if properties + properties_size != end:
+            raise IllegalMessage(f"the lengths of the message at byte {at} of the batch do not add up")
+        yield replace(
+            template,
+            body=data[body : body + body_size],
+            user_flag=user_flag,
+            properties=bytes(data[properties:end]),
+        )
+        at = end

@@ -1,0 +1,85 @@
+"""Walk over records that lie one behind the other, checking each, until something ends the walk.
+
+Any bytes are fine as input: the answer is how far they are records and why the walk ended, in time and memory
+bounded by the length of the input.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyromq import kernel
+from pyromq.records import layout, record
+from pyromq.records.checksum import native_crc32_address
+
+
+class Stop(IntEnum):
+    """Why a scan ended."""
+
+    LIMIT = 0  #: it reached the end of what it was given, between two records
+    BLANK = 1  #: a blank says that the segment ends here
+    EMPTY = 2  #: zeroes where a record would begin: nothing was written here yet
+    BAD = 3  #: what stands here is no record, or a damaged one
+
+
+class Scan(NamedTuple):
+    end: int  #: offset behind the last good record
+    records: int  #: good records
+    last_timestamp_ms: int  #: store time of the last good record; 0 when there is none
+    stop: Stop
+
+
+def scan_readable(buffer: memoryview, start: int, limit: int, base: int, check_crc: bool) -> Scan:
+    """Records from `start` on, where offset 0 of the buffer is position `base` of the log."""
+    at = start
+    count = last_timestamp_ms = 0
+    while True:
+        stop = _before_record(buffer, at, limit)
+        if stop is not None:
+            return Scan(at, count, last_timestamp_ms, stop)
+        spans = record.verify(buffer, at, limit, base + at) if check_crc else record.spans_of(buffer, at, limit)
+        if isinstance(spans, str) or layout.HEAD.unpack_from(buffer, at)[6] != base + at:
+            return Scan(at, count, last_timestamp_ms, Stop.BAD)
+        count += 1
+        last_timestamp_ms = layout.STORED_AT.unpack_from(buffer, spans.store_timestamp_at)[0]
+        at += spans.total_size
+
+
+def _before_record(buffer: memoryview, at: int, limit: int) -> Stop | None:
+    if at == limit:
+        return Stop.LIMIT
+    if at + layout.BLANK.size > limit:
+        return Stop.BAD if any(buffer[at:limit]) else Stop.EMPTY
+    size, magic = layout.BLANK.unpack_from(buffer, at)
+    if magic == layout.MAGIC_BLANK:
+        return Stop.BLANK
+    return Stop.EMPTY if size == 0 and magic == 0 else None
+
+
+def why_bad(buffer: memoryview, start: int, limit: int, position: int) -> str:
+    """What is wrong with the record at `start`, for people."""
+    found = record.verify(buffer, start, limit, position)
+    return found if isinstance(found, str) else "nothing is wrong with the record"
+
+
+if TYPE_CHECKING:
+    scan = scan_readable
+    COMPILED = False
+else:
+    try:
+        if not kernel.wanted():
+            raise ImportError
+        from pyromq.records import _kernel
+    except ImportError:
+        if kernel.required():
+            raise
+        scan = scan_readable
+        COMPILED = False
+    else:
+        _kernel.use_crc32(native_crc32_address())
+        COMPILED = True
+
+        def scan(buffer, start, limit, base, check_crc):
+            end, count, last_timestamp_ms, stop = _kernel.scan(buffer, start, limit, base, check_crc)
+            return Scan(end, count, last_timestamp_ms, Stop(stop))

@@ -1,0 +1,1 @@
+"""The storage engine: one sequential commit log, and the queues and key index derived from it."""

@@ -1,0 +1,57 @@
+from pyromq.model.message import AppendedAt, Draft
+
+class QueueCursor:
+    next_append: int
+    next_dispatch: int
+    buffer: memoryview
+    first: int
+    limit: int
+    def point_at(self, buffer: memoryview, first: int, limit: int) -> None: ...
+    def put(self, position: int, size: int, tag_code: int) -> None: ...
+
+class IndexCursor:
+    buffer: memoryview
+    slots: int
+    entries: int
+    count: int
+    used_slots: int
+    limit: int
+    begin_ms: int
+    end_ms: int
+    begin_position: int
+    end_position: int
+    def __init__(self, buffer: memoryview, slots: int, entries: int) -> None: ...
+    def put(self, key_hash: int, position: int, timestamp_ms: int) -> None: ...
+
+def first_unusual(drafts: list[Draft], start: int, max_body: int) -> int: ...
+def append_drafts(
+    buffer: memoryview,
+    offset: int,
+    base: int,
+    drafts: list[Draft],
+    start: int,
+    cursors: dict[bytes, QueueCursor],
+    now_ms: int,
+    with_crc: bool,
+    max_body: int,
+    receipts: list[AppendedAt],
+) -> tuple[int, int, bool]: ...
+def dispatch(buffer: memoryview, start: int, end: int, cursors: dict[bytes, QueueCursor]) -> tuple[int, int, int]: ...
+def index_keys(buffer: memoryview, start: int, end: int, index: IndexCursor) -> int: ...
+def collect(
+    entries: memoryview,
+    index: int,
+    end: int,
+    first_base: int,
+    segment_bytes: int,
+    buffers: list[memoryview],
+    readable: int,
+    checked_below: int,
+    topic: bytes,
+    queue_id: int,
+    first_offset: int,
+    tag_codes: frozenset[int] | None,
+    max_messages: int,
+    max_bytes: int,
+    views: list[memoryview],
+) -> int: ...

@@ -1,0 +1,373 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Compiled twins of the store's hot loops: append, dispatch, index, collect. The readable forms are the definition.
+
+Each loop takes the ordinary cases and stops before the first one that is not: the caller handles that one in
+Python and calls again.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.dict cimport PyDict_GetItem
+from cpython.object cimport PyObject
+from libc.string cimport memchr, memcmp, memcpy
+
+from pyromq.records._kernel cimport (
+    Parts, ascii_hash, crc_is_right, encode_into, find_parts, find_property, get32, get64, put32, put64,
+)
+
+from pyromq.model.message import AppendedAt
+from pyromq.records.java_hash import java_hash
+
+cdef enum:
+    MAGIC_V1 = 0xDAA320A7u
+    MAGIC_V2 = 0xDAA320ABu
+    ENTRY = 20
+    TRANSACTION_MASK = 12
+    COMMITTED = 8
+    ROLLED_BACK = 12
+    INDEX_HEADER = 40
+
+cdef const unsigned char* SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
+
+
+cdef class QueueCursor:
+    """Twin of `queue_cursor.ReadableQueueCursor`."""
+
+    cdef public long long next_append
+    cdef public long long next_dispatch
+    cdef readonly object buffer
+    cdef readonly long long first
+    cdef public long long limit
+    cdef unsigned char[::1] view
+
+    def __init__(self):
+        self.next_append = 0
+        self.next_dispatch = 0
+        self.first = 0
+        self.limit = 0
+        self.buffer = memoryview(b"")
+
+    def point_at(self, buffer, long long first, long long limit):
+        if (limit - first) * ENTRY > len(buffer):
+            raise IndexError("the limit lies outside of the buffer")
+        self.buffer = buffer
+        self.view = buffer
+        self.first = first
+        self.limit = limit
+
+    def put(self, long long position, int size, long long tag_code):
+        if not self.first <= self.next_dispatch < self.limit:
+            raise AssertionError("no room for the entry")
+        self.write(position, size, tag_code)
+
+    cdef void write(self, long long position, int size, long long tag_code) noexcept:
+        cdef unsigned char* at = &self.view[(self.next_dispatch - self.first) * ENTRY]
+        put64(at, position)
+        put32(at + 8, size)
+        put64(at + 12, tag_code)
+        self.next_dispatch += 1
+
+
+cdef QueueCursor find_cursor(dict cursors, const unsigned char* topic, Py_ssize_t topic_size, int queue_id):
+    cdef bytes key = PyBytes_FromStringAndSize(NULL, topic_size + 4)
+    cdef unsigned char* raw = <unsigned char*>PyBytes_AS_STRING(key)
+    cdef PyObject* found
+    memcpy(raw, topic, topic_size)
+    put32(raw + topic_size, queue_id)
+    found = PyDict_GetItem(cursors, key)
+    return None if found == NULL else <QueueCursor>found
+
+
+def first_unusual(list drafts, Py_ssize_t start, int max_body) -> int:
+    """Index of the first draft that `record.check_draft` should look at; their number when there is none."""
+    cdef Py_ssize_t i, size
+    cdef bytes topic
+    cdef const unsigned char* raw
+    for i in range(start, len(drafts)):
+        draft = drafts[i]
+        topic = draft.topic
+        size = len(topic)
+        raw = topic
+        if (not 1 < size <= 255 or memchr(raw, 0, size) != NULL or memchr(raw, 47, size) != NULL
+                or raw[0] == 46 or len(draft.body) > max_body or len(draft.properties) > 32746
+                or len(draft.born_host) != 8 or len(draft.store_host) != 8):
+            return i
+        if not (0 <= draft.queue_id < 0x80000000 and -0x80000000 <= draft.user_flag < 0x80000000
+                and 0 <= draft.storage_flags < 0x80000000 and 0 <= draft.reconsume_times < 0x80000000
+                and 0 <= draft.born_timestamp_ms < 0x4000000000000000
+                and 0 <= draft.prepared_position < 0x4000000000000000):
+            return i
+    return len(drafts)
+
+
+def append_drafts(unsigned char[::1] buffer, Py_ssize_t offset, long long base, list drafts, Py_ssize_t start,
+                  dict cursors, long long now_ms, bint with_crc, int max_body, list receipts):
+    """Twin of `queue_cursor.append_drafts_readable`; also stops at a draft that the kernel does not know."""
+    cdef Py_ssize_t index, room = buffer.shape[0]
+    cdef int size, flags
+    cdef long long queue_offset
+    cdef bint counted
+    cdef QueueCursor cursor
+    cdef bytes topic
+    cdef unsigned char* target = &buffer[0]
+    if not 0 <= offset <= room:
+        raise IndexError("append outside of the buffer")
+    for index in range(start, len(drafts)):
+        draft = drafts[index]
+        topic = draft.topic
+        cursor = find_cursor(cursors, topic, len(topic), draft.queue_id)
+        if cursor is None:
+            return index, offset, False
+        flags = draft.storage_flags & TRANSACTION_MASK
+        counted = flags == 0 or flags == COMMITTED
+        queue_offset = cursor.next_append if counted else 0
+        size = encode_into(target + offset, room - offset, draft, base + offset, queue_offset, now_ms, with_crc,
+                           max_body)
+        if size <= 0:
+            return index, offset, size == 0
+        receipts.append(tuple.__new__(AppendedAt, (base + offset, size, queue_offset)))
+        cursor.next_append += counted
+        offset += size
+    return len(drafts), offset, False
+
+
+cdef object tag_code_of(const unsigned char* record, Parts* parts):
+    """The tag code as a Python int, for tags that are not ASCII."""
+    cdef int size = 0
+    cdef const unsigned char* tag = find_property(
+        record + parts.properties, parts.properties_size, b"TAGS", 4, &size)
+    return java_hash((<bytes>tag[:size]).decode("utf-8", "replace"))
+
+
+def dispatch(const unsigned char[::1] buffer, Py_ssize_t start, Py_ssize_t end, dict cursors):
+    """Write queue entries for the records in `[start, end)`; stop before the first that is not ordinary."""
+    cdef Py_ssize_t at = start
+    cdef long long count = 0, timestamp = 0, position, queue_offset, code
+    cdef unsigned int value, magic
+    cdef int size = 0, flags
+    cdef Parts parts
+    cdef QueueCursor cursor
+    cdef const unsigned char* record
+    cdef const unsigned char* tag
+    if not 0 <= start <= end <= buffer.shape[0]:
+        raise IndexError("dispatch outside of the buffer")
+    while at < end:
+        record = &buffer[at]
+        if not find_parts(record, end - at, &parts):
+            break
+        flags = parts.flags & TRANSACTION_MASK
+        if flags == 0 or flags == COMMITTED:
+            if parts.topic_size == 19 and memcmp(record + parts.topic, SCHEDULE_TOPIC, 19) == 0:
+                break
+            cursor = find_cursor(cursors, record + parts.topic, parts.topic_size, <int>get32(record + 12))
+            if cursor is None or cursor.next_dispatch != get64(record + 20) or cursor.next_dispatch >= cursor.limit:
+                break
+            code = 0
+            tag = find_property(record + parts.properties, parts.properties_size, b"TAGS", 4, &size)
+            if tag != NULL:
+                value = 0
+                if ascii_hash(tag, size, &value):
+                    code = <int>value
+                else:
+                    code = tag_code_of(record, &parts)
+            cursor.write(get64(record + 28), parts.size, code)
+        count += 1
+        timestamp = get64(record + parts.stored_at)
+        at += parts.size
+    return at, count, timestamp
+
+
+cdef class IndexCursor:
+    """Twin of `key_index.ReadableIndexCursor`: the writing end of one key-index file."""
+
+    cdef readonly object buffer
+    cdef readonly int slots
+    cdef readonly int entries
+    cdef public int count
+    cdef public int used_slots
+    cdef public int limit
+    cdef public long long begin_ms
+    cdef public long long end_ms
+    cdef public long long begin_position
+    cdef public long long end_position
+    cdef unsigned char[::1] view
+
+    def __init__(self, buffer, int slots, int entries):
+        if INDEX_HEADER + 4 * slots + 20 * entries > len(buffer):
+            raise IndexError("the index file is too short")
+        self.buffer = buffer
+        self.view = buffer
+        self.slots = slots
+        self.entries = entries
+        self.limit = entries
+        self.count = 1
+        self.used_slots = 0
+        self.begin_ms = self.end_ms = self.begin_position = self.end_position = 0
+
+    def put(self, int key_hash, long long position, long long timestamp_ms):
+        if self.count >= self.limit:
+            raise AssertionError("the index file is full")
+        self.write(key_hash, position, timestamp_ms)
+
+    cdef void write(self, int key_hash, long long position, long long timestamp_ms) noexcept:
+        cdef unsigned char* slot = &self.view[INDEX_HEADER + 4 * (key_hash % self.slots)]
+        cdef unsigned char* entry = &self.view[INDEX_HEADER + 4 * <long long>self.slots + 20 * <long long>self.count]
+        cdef int previous = <int>get32(slot)
+        cdef long long seconds
+        if previous <= 0 or previous > self.count:
+            previous = 0
+        if self.count <= 1:
+            self.begin_position = position
+            self.begin_ms = timestamp_ms
+        seconds = (timestamp_ms - self.begin_ms) // 1000
+        if seconds < 0 or self.begin_ms <= 0:
+            seconds = 0
+        elif seconds > 0x7FFFFFFF:
+            seconds = 0x7FFFFFFF
+        put32(entry, key_hash)
+        put64(entry + 4, position)
+        put32(entry + 12, <unsigned int>seconds)
+        put32(entry + 16, previous)
+        put32(slot, self.count)
+        self.used_slots += previous == 0
+        self.count += 1
+        self.end_position = position
+        self.end_ms = timestamp_ms
+
+
+cdef bint put_key(IndexCursor index, const unsigned char* topic, int topic_size, const unsigned char* key,
+                  int key_size, long long position, long long timestamp_ms):
+    """Index `topic#key`; False when the key is not ASCII."""
+    cdef unsigned int value = 0
+    cdef int signed_value
+    if not ascii_hash(topic, topic_size, &value):
+        return False
+    value = 31 * value + 35
+    if not ascii_hash(key, key_size, &value):
+        return False
+    signed_value = <int>value
+    if signed_value < 0:
+        signed_value = -signed_value if signed_value != <int>0x80000000u else 0
+    index.write(signed_value, position, timestamp_ms)
+    return True
+
+
+def index_keys(const unsigned char[::1] buffer, Py_ssize_t start, Py_ssize_t end, IndexCursor index):
+    """Index the keys of the records in `[start, end)`; stop before the first that is not ordinary."""
+    cdef Py_ssize_t at = start
+    cdef long long position, timestamp
+    cdef int size = 0, keys_size = 0, saved, words, i, word
+    cdef Parts parts
+    cdef const unsigned char* record
+    cdef const unsigned char* unique
+    cdef const unsigned char* keys
+    if not 0 <= start <= end <= buffer.shape[0]:
+        raise IndexError("index outside of the buffer")
+    while at < end:
+        record = &buffer[at]
+        if not find_parts(record, end - at, &parts):
+            break
+        if parts.flags & TRANSACTION_MASK != ROLLED_BACK:
+            position = get64(record + 28)
+            timestamp = get64(record + parts.stored_at)
+            unique = find_property(record + parts.properties, parts.properties_size, b"UNIQ_KEY", 8, &size)
+            keys = find_property(record + parts.properties, parts.properties_size, b"KEYS", 4, &keys_size)
+            words = unique != NULL
+            if keys != NULL:
+                words += 1
+                for i in range(keys_size):
+                    words += keys[i] == 32
+            if index.count + words > index.limit or not is_ascii(record + parts.topic, parts.topic_size):
+                break
+            if (unique != NULL and not is_ascii(unique, size)) or (keys != NULL and not is_ascii(keys, keys_size)):
+                break
+            if unique != NULL:
+                put_key(index, record + parts.topic, parts.topic_size, unique, size, position, timestamp)
+            if keys != NULL:
+                word = 0
+                for i in range(keys_size + 1):
+                    if i == keys_size or keys[i] == 32:
+                        if i > word:
+                            put_key(index, record + parts.topic, parts.topic_size, keys + word, i - word, position,
+                                    timestamp)
+                        word = i + 1
+        at += parts.size
+    return at
+
+
+cdef bint is_ascii(const unsigned char* text, int size) noexcept nogil:
+    cdef int i
+    for i in range(size):
+        if text[i] > 127:
+            return False
+    return True
+
+
+def collect(const unsigned char[::1] entries, Py_ssize_t index, Py_ssize_t end, long long first_base,
+            long long segment_bytes, list buffers, long long readable, long long checked_below, bytes topic,
+            int queue_id, long long first_offset, tag_codes, Py_ssize_t max_messages, long long max_bytes, list views):
+    """Twin of `queue_reader.collect_readable`."""
+    cdef long long position, total = 0, at, code
+    cdef int size
+    cdef bint filtered = tag_codes is not None
+    cdef const unsigned char* entry
+    cdef const unsigned char[::1] segment
+    cdef long long segment_index, current = -1
+    cdef object buffer = None
+    cdef Parts parts
+    cdef const unsigned char* raw_topic = topic
+    cdef Py_ssize_t topic_size = len(topic)
+    if not 0 <= index <= end or end * ENTRY > entries.shape[0]:
+        raise IndexError("collect outside of the buffer")
+    while index < end and len(views) < max_messages:
+        entry = &entries[index * ENTRY]
+        position = get64(entry)
+        size = <int>get32(entry + 8)
+        if position < first_base or size <= 0 or position + size > readable:
+            break
+        if filtered:
+            code = get64(entry + 12)
+            if code not in tag_codes:
+                index += 1
+                continue
+        if views and total + size > max_bytes:
+            break
+        segment_index = (position - first_base) // segment_bytes
+        if segment_index != current:
+            if segment_index >= len(buffers):
+                break
+            buffer = buffers[segment_index]
+            segment = buffer
+            current = segment_index
+        at = (position - first_base) % segment_bytes
+        if at + size > segment.shape[0]:
+            break
+        if position < checked_below and not entry_is_right(
+                &segment[at], size, position, raw_topic, topic_size, queue_id, first_offset + index,
+                get64(entry + 12)):
+            break
+        views.append(buffer[at:at + size])
+        total += size
+        index += 1
+    return index
+
+
+cdef bint entry_is_right(const unsigned char* record, int size, long long position, const unsigned char* topic,
+                         Py_ssize_t topic_size, int queue_id, long long queue_offset, long long code):
+    """Does the record at an entry's position belong to that entry, and is it whole?"""
+    cdef Parts parts
+    cdef int tag_size = 0
+    cdef unsigned int value = 0
+    cdef const unsigned char* tag
+    if (not find_parts(record, size, &parts) or parts.size != size or get64(record + 28) != position
+            or get64(record + 20) != queue_offset or <int>get32(record + 12) != queue_id
+            or parts.topic_size != topic_size or memcmp(record + parts.topic, topic, topic_size) != 0
+            or not crc_is_right(record, &parts)):
+        return False
+    if topic_size == 19 and memcmp(topic, SCHEDULE_TOPIC, 19) == 0:
+        return True  # the code is a due time
+    tag = find_property(record + parts.properties, parts.properties_size, b"TAGS", 4, &tag_size)
+    if tag == NULL:
+        return code == 0
+    if not ascii_hash(tag, tag_size, &value):
+        return code == <long long>tag_code_of(record, &parts)
+    return code == <int>value

@@ -1,0 +1,148 @@
+"""The commit log: every message of every topic, one behind the other, in segments of fixed length.
+
+Format: records (see `records.layout`), then in each full segment a blank that fills the rest. A record never crosses
+a segment's end, so every segment begins with one.
+
+Crash policy: what was appended is in the page cache (or, with the transient pool, in this process's memory until it
+is committed) and becomes durable when the flusher syncs it. `recovery` finds the end again and cuts a torn tail.
+
+One writer, no locks: only the thread that owns the store may call this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pyromq.config import StoreConfig
+from pyromq.errors import CorruptLog, IllegalMessage
+from pyromq.model.ids import LogPosition
+from pyromq.model.message import AppendedAt, Draft
+from pyromq.records import layout, record
+from pyromq.store.allocator import Allocator
+from pyromq.store.queue_cursor import COMPILED, QueueCursor, append_drafts, append_drafts_readable
+from pyromq.store.segmented_file import Segment, SegmentedFile
+from pyromq.store.transient_pool import TransientPool
+
+if TYPE_CHECKING or not COMPILED:
+
+    def first_unusual(drafts: Sequence[Draft], start: int, max_body: int) -> int:
+        """The readable form looks at every draft."""
+        return start
+
+else:
+    from pyromq.store._kernel import first_unusual
+
+#: More than everything in a record but its body, and the blank behind it, can ever need.
+_MOST_AROUND_BODY = 34_000
+
+
+class CommitLog:
+    """The writing side, and access to the bytes by position."""
+
+    def __init__(
+        self, config: StoreConfig, files: SegmentedFile, allocator: Allocator, pool: TransientPool | None
+    ) -> None:
+        self._max_body = config.max_body_bytes
+        # A larger body may not fit in a segment together with the largest topic and properties: look closely.
+        self._max_plain_body = min(self._max_body, files.file_bytes - _MOST_AROUND_BODY)
+        self._with_crc = config.record_crc
+        self._allocator = allocator
+        self._pool = pool
+        self._current: Segment | None = None
+        self._buffer = memoryview(b"")
+        self.files = files
+        #: Behind the last appended byte.
+        self.end = LogPosition(0)
+        #: Store time of the last record: never goes back, so that a queue can be searched by time.
+        self.last_timestamp_ms = 0
+
+    @property
+    def start(self) -> LogPosition:
+        """The oldest position that is still there."""
+        return LogPosition(self.files.start)
+
+    def start_writing_at(self, position: int, last_timestamp_ms: int) -> None:
+        """Recovery says where the log ends."""
+        self.end = LogPosition(position)
+        self.last_timestamp_ms = last_timestamp_ms
+        segment = self.files.find(position)
+        if segment is not None:
+            self._write_to(segment, position - segment.base)
+
+    def check(self, drafts: list[Draft]) -> None:
+        """Raise IllegalMessage for the first draft that cannot be stored; nothing is appended then."""
+        at = 0
+        while (at := first_unusual(drafts, at, self._max_plain_body)) < len(drafts):
+            draft = drafts[at]
+            record.check_draft(draft, self._max_body)
+            size = record.encoded_size(draft, self._with_crc)
+            if size + layout.BLANK_RESERVE > self.files.file_bytes:
+                raise IllegalMessage(f"the record of {size} bytes does not fit in a segment of {self.files.file_bytes}")
+            at += 1
+
+    def append(
+        self, drafts: list[Draft], cursors: dict[bytes, QueueCursor], now_ms: int, receipts: list[AppendedAt]
+    ) -> int:
+        """Append until a draft's queue is unknown; how many were appended. Raises DiskFull between two drafts.
+
+        `receipts` gets one entry per appended draft, also when the call ends in an error.
+        """
+        now_ms = self.last_timestamp_ms = max(now_ms, self.last_timestamp_ms)
+        taken = 0
+        while taken < len(drafts):
+            segment = self._current
+            if segment is None:
+                self._roll()
+                continue
+            arguments = (cursors, now_ms, self._with_crc, self._max_body, receipts)
+            offset = self.end - segment.base
+            filled = append_drafts(self._buffer, offset, segment.base, drafts, taken, *arguments)
+            if filled.taken == taken and not filled.is_full:
+                filled = append_drafts_readable(
+                    self._buffer, offset, segment.base, drafts[: taken + 1], taken, *arguments
+                )
+                if filled.taken == taken and not filled.is_full:
+                    break
+            taken = filled.taken
+            self.end = LogPosition(segment.base + filled.offset)
+            if filled.is_full:
+                self._roll()
+        if self._current is not None:
+            self._allocator.look_ahead(self._current, self.end - self._current.base)
+        return taken
+
+    def _roll(self) -> None:
+        """Go on in the next segment. The current one is closed only when the next is there."""
+        current = self._current
+        base = current.end if current is not None else self.end
+        following = self.files.find(base) or self._allocator.take(base)
+        if current is not None:
+            offset = self.end - current.base
+            layout.BLANK.pack_into(self._buffer, offset, current.size - offset, layout.MAGIC_BLANK)
+        if following.base >= self.files.end:
+            self.files.add(following)
+        self.end = LogPosition(base)
+        self._write_to(following, 0)
+
+    def _write_to(self, segment: Segment, offset: int) -> None:
+        self._current = segment
+        self._buffer = segment.buffer if self._pool is None else self._pool.attach(segment, offset)
+
+    def record_at(self, position: int, readable: int) -> memoryview:
+        """The bytes of the record that begins at a position, checked to be one. Raises CorruptLog if they are not."""
+        segment = self.files.find(position)
+        if segment is None:
+            raise CorruptLog(self.files.directory, position, "no segment holds this byte", "it was never written")
+        at = position - segment.base
+        limit = min(segment.size, readable - segment.base)
+        spans = record.verify(segment.buffer, at, limit, position)
+        if isinstance(spans, str):
+            raise CorruptLog(segment.path, position, spans, "no message begins there, or it is damaged")
+        return segment.buffer[at : at + spans.total_size]
+
+    def close(self) -> None:
+        self._buffer = memoryview(b"")
+        self._current = None
+        self._allocator.discard()
+        self.files.close()

@@ -1,0 +1,548 @@
+"""The small tables that RocketMQ keeps as `config/*.json`: topics, groups, consumer offsets, delay offsets.
+
+A table is a file and its previous copy, `<name>.bak`, where RocketMQ looks too. Saving writes the content
+that is still good to the copy, then the new content to the file, each atomically. So a crash at any moment
+leaves at least one good copy, and after the first save there are always two. Loading takes the file; when
+that is damaged or gone, the copy, with a warning. When neither can be read it raises `CorruptFile`. It
+never takes damage for an empty table: offsets that start from nothing deliver everything again, or nothing
+at all. Only when neither file exists is the store new.
+
+RocketMQ's format has no checksum, and a flipped bit in a digit is a valid file with another offset. So we
+write one of our own as the first field, `pyromqCrc`: the CRC-32 of all other fields in a canonical form.
+RocketMQ skips fields that it does not know and leaves them out when it writes. So a file with the field was
+written by us and must match it; a file without it is RocketMQ's, and only its shape is checked. (A checksum
+in a file of its own could not tell a rewritten file from a damaged one, nor be replaced in the same
+instant.) Who edits a file by hand removes that line. A damaged file is kept as `<name>.damaged` when it is
+replaced, so a forgotten line costs no work.
+
+Fields that a newer RocketMQ wrote stay in the file as they are. Any thread may use a table.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import logging
+import threading
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Generic, TypeVar
+
+from pyromq.clock import Clock
+from pyromq.errors import CorruptFile, PyroMQError
+from pyromq.model.data_version import DataVersion
+from pyromq.model.group import GroupConfig
+from pyromq.model.ids import QueueOffset
+from pyromq.model.json_form import (
+    COUNT,
+    INT32_MAX,
+    OFFSET,
+    Json,
+    JsonObject,
+    WrongShape,
+    an_object,
+    expect,
+    from_json,
+    text,
+    to_json,
+)
+from pyromq.model.topic import TopicConfig
+from pyromq.store import lenient_json
+from pyromq.store.disk import Disk
+
+log = logging.getLogger("pyromq.store")
+
+CHECKSUM = "pyromqCrc"
+DATA_VERSION = "dataVersion"
+
+
+class Source(enum.Enum):
+    """Where a loaded value was read."""
+
+    CURRENT = "the file"
+    PREVIOUS = "the previous copy"
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    value: JsonObject
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """One of the two files, as it was found: a value, or what is wrong with it."""
+
+    raw: bytes = b""
+    value: JsonObject | None = None
+    problem: str = ""
+    missing: bool = False
+
+
+def _any_object(value: JsonObject) -> None:
+    pass
+
+
+class JsonFile:
+    """A JSON object on disk that survives crashes and notices damage. One thread at a time.
+
+    `check` raises `WrongShape` for an object that cannot be what belongs into this file.
+    """
+
+    def __init__(self, disk: Disk, path: Path, check: Callable[[JsonObject], object] = _any_object) -> None:
+        self.path = path
+        self.previous = path.with_name(f"{path.name}.bak")
+        self.damaged = path.with_name(f"{path.name}.damaged")
+        self._disk = disk
+        self._check = check
+
+    def load(self) -> Loaded | None:
+        """The newest good content; None when there is no file at all, which is a new store."""
+        current = self._look(self.path)
+        if current.value is not None:
+            return Loaded(current.value, Source.CURRENT)
+        previous = self._look(self.previous)
+        if previous.value is not None:
+            log.warning(
+                "%s cannot be used: %s; went on with %s, which may lack the last change",
+                self.path,
+                current.problem,
+                self.previous.name,
+            )
+            return Loaded(previous.value, Source.PREVIOUS)
+        if current.missing and previous.missing:
+            return None
+        raise self._both_bad(current, previous)
+
+    def save(self, value: JsonObject) -> None:
+        """Replace the content. Returns when it is durable; raises OSError when the disk does not take it."""
+        self._check(value)
+        data = _encode(value)
+        current = self._look(self.path)
+        if current.value is not None:
+            self._disk.replace_bytes(self.previous, current.raw)
+        else:
+            self._keep_damaged(current)
+            if self._look(self.previous).value is None:
+                self._disk.replace_bytes(self.previous, data)  # a good copy first, whatever happens next
+        self._disk.replace_bytes(self.path, data)
+
+    def _look(self, path: Path) -> _Copy:
+        try:
+            raw = self._disk.read_bytes(path)
+        except FileNotFoundError:
+            return _Copy(problem="it is missing", missing=True)
+        except OSError as error:
+            if error.errno != errno.EIO:  # "permission denied" is no damage: an older copy would be no remedy
+                raise
+            return _Copy(problem=f"the disk cannot read it ({error})")
+        try:
+            value = _decode(raw)
+            self._check(value)
+        except (lenient_json.NotJson, WrongShape) as error:
+            return _Copy(raw, problem=str(error))
+        return _Copy(raw, value)
+
+    def _keep_damaged(self, current: _Copy) -> None:
+        if current.raw:
+            self._disk.replace_bytes(self.damaged, current.raw)
+            log.warning("%s is replaced; what it held is kept as %s", self.path, self.damaged.name)
+
+    def _both_bad(self, current: _Copy, previous: _Copy) -> CorruptFile:
+        return CorruptFile(
+            f"{self.path} cannot be used: {current.problem}; nor can its previous copy {self.previous.name}: "
+            f"{previous.problem}. Nothing was changed. Put back either file from a backup or from another "
+            f'broker of this group, or repair it by hand (without its "{CHECKSUM}" line), then start again. '
+            "Removing both files starts this table from nothing."
+        )
+
+
+def _checksum(value: JsonObject) -> int:
+    return zlib.crc32(lenient_json.canonical(value))
+
+
+def _encode(value: JsonObject) -> bytes:
+    """The checksum comes first: then removing its line leaves JSON."""
+    content = {key: item for key, item in value.items() if key != CHECKSUM}
+    return lenient_json.dumps({CHECKSUM: _checksum(content), **content})
+
+
+def _decode(raw: bytes) -> JsonObject:
+    value = an_object(lenient_json.loads(raw))
+    if CHECKSUM in value and value.pop(CHECKSUM) != _checksum(value):
+        raise WrongShape(f'its checksum is of another content (after a change by hand the "{CHECKSUM}" line must go)')
+    return value
+
+
+Content = TypeVar("Content")
+
+
+class _Table(Generic[Content]):
+    """What the tables share: a file, a version, the fields we do not know, and saving only what changed."""
+
+    FILE: ClassVar[str]
+    #: The field that holds the table. A file without it is damaged, not empty.
+    TABLE: ClassVar[str]
+
+    def __init__(self, disk: Disk, directory: Path, clock: Clock) -> None:
+        self.version = DataVersion(timestamp_ms=clock.now_ms())
+        self._file = JsonFile(disk, directory / self.FILE, self._parse)
+        self._clock = clock
+        self._rest: JsonObject = {}
+        self._changed = False
+        self._loaded = False
+        self._lock = threading.Lock()  # the content
+        self._saving = threading.Lock()  # the file; the content stays free while the disk works
+
+    def load(self) -> Source | None:
+        """Read the file, once, at the start. None: there is none, the store is new.
+
+        Raises `CorruptFile` rather than start empty.
+        """
+        loaded = self._file.load()
+        self._loaded = True
+        if loaded is None:
+            return None
+        version, content = self._parse(loaded.value)
+        with self._lock:
+            self.version = version or self.version
+            self._rest = self._unknown(loaded.value)
+            self._take(content)
+            if loaded.source is Source.PREVIOUS:
+                self._changed = True  # the next save repairs the file
+        return loaded.source
+
+    def save(self) -> bool:
+        """Write the file when something changed since the last time. Returns when it is durable."""
+        assert self._loaded, f"{self.FILE} must be loaded first, else it would be replaced by an empty table"
+        with self._saving:
+            with self._lock:
+                if not self._changed:
+                    return False
+                self._before_save()
+                document = {**self._rest, DATA_VERSION: to_json(self.version), self.TABLE: self._table()}
+                self._changed = False
+            try:
+                self._file.save(document)
+            except BaseException:
+                self._changed = True
+                raise
+            return True
+
+    def _parse(self, document: JsonObject) -> tuple[DataVersion | None, Content]:
+        found = document.get(DATA_VERSION)  # absent in old files of delayed messages
+        version = None if found is None else from_json(DataVersion, found)
+        if self.TABLE not in document:
+            raise WrongShape(f"{self.TABLE} is missing")
+        return version, self._read(an_object(document[self.TABLE]))
+
+    def _unknown(self, document: JsonObject) -> JsonObject:
+        return {key: value for key, value in document.items() if key not in (DATA_VERSION, self.TABLE)}
+
+    def _new_version(self) -> None:
+        self.version = self.version.next(self._clock.now_ms())
+
+    def _before_save(self) -> None:
+        """Called when something changed, before the version is written."""
+
+    def _read(self, table: JsonObject) -> Content:
+        """The content, or `WrongShape`."""
+        raise NotImplementedError
+
+    def _take(self, content: Content) -> None:
+        raise NotImplementedError
+
+    def _table(self) -> JsonObject:
+        raise NotImplementedError
+
+
+Config = TypeVar("Config", TopicConfig, GroupConfig)
+
+
+class _Configs(_Table[dict[str, Config]]):
+    """Settings by name. The version grows with each change: name servers compare it."""
+
+    #: The key under which a config says its name once more.
+    NAME: ClassVar[str]
+
+    def __init__(self, disk: Disk, directory: Path, clock: Clock) -> None:
+        super().__init__(disk, directory, clock)
+        self._configs: dict[str, Config] = {}
+
+    def __len__(self) -> int:
+        return len(self._configs)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._configs
+
+    def __iter__(self) -> Iterator[Config]:
+        with self._lock:
+            return iter(list(self._configs.values()))
+
+    def get(self, name: str) -> Config | None:
+        return self._configs.get(name)
+
+    def put(self, config: Config) -> bool:
+        """Add or replace; False when it is there already. `WrongShape` for what the file cannot hold."""
+        from_json(type(config), to_json(config))
+        with self._lock:
+            if self._configs.get(config.name) == config:
+                return False
+            self._configs[config.name] = config
+            self._new_version()
+            self._changed = True
+            return True
+
+    def remove(self, name: str) -> bool:
+        with self._lock:
+            if self._configs.pop(name, None) is None:
+                return False
+            self._forget(name)
+            self._new_version()
+            self._changed = True
+            return True
+
+    def _forget(self, name: str) -> None:
+        """Drop what else the file says of it."""
+
+    def _read(self, table: JsonObject) -> dict[str, Config]:
+        return {name: self._read_one(name, form) for name, form in table.items()}
+
+    def _read_one(self, name: str, form: Json) -> Config:
+        try:
+            config = self._config({self.NAME: name, **an_object(form)})
+            expect(config.name == name, f"the name {name!r}", config.name)
+        except WrongShape as problem:
+            raise WrongShape(f"{self.TABLE}, {name}: {problem}") from None
+        return config
+
+    def _config(self, form: JsonObject) -> Config:
+        raise NotImplementedError
+
+    def _take(self, content: dict[str, Config]) -> None:
+        self._configs = content
+
+    def _table(self) -> JsonObject:
+        return {name: to_json(config) for name, config in self._configs.items()}
+
+
+class TopicTable(_Configs[TopicConfig]):
+    """`topics.json`."""
+
+    FILE = "topics.json"
+    TABLE = "topicConfigTable"
+    NAME = "topicName"
+
+    def _config(self, form: JsonObject) -> TopicConfig:
+        return from_json(TopicConfig, form)
+
+
+class GroupTable(_Configs[GroupConfig]):
+    """`subscriptionGroup.json`. Who may not read what (`forbiddenTable`) is kept for RocketMQ's tools."""
+
+    FILE = "subscriptionGroup.json"
+    TABLE = "subscriptionGroupTable"
+    NAME = "groupName"
+    FORBIDDEN: ClassVar[str] = "forbiddenTable"
+
+    @property
+    def forbidden(self) -> Mapping[str, Json]:
+        """By group, then topic: RocketMQ's bits of what is forbidden."""
+        return dict(self._rest.get(self.FORBIDDEN) or {})
+
+    def _parse(self, document: JsonObject) -> tuple[DataVersion | None, dict[str, GroupConfig]]:
+        forbidden = document.get(self.FORBIDDEN)
+        expect(forbidden is None or isinstance(forbidden, dict), f"{self.FORBIDDEN}: an object", forbidden)
+        return super()._parse(document)
+
+    def _config(self, form: JsonObject) -> GroupConfig:
+        return from_json(GroupConfig, form)
+
+    def _forget(self, name: str) -> None:
+        # A later group of the same name must not inherit what this one was refused.
+        if name in self.forbidden:
+            left = {group: topics for group, topics in self.forbidden.items() if group != name}
+            self._rest = {**self._rest, self.FORBIDDEN: left}
+
+
+class IllegalOffset(PyroMQError):
+    """An offset, queue or name that the table cannot hold: the caller's fault."""
+
+    code = 29  # INVALID_PARAMETER
+
+
+def _check_offset(queue: int, offset: int) -> None:
+    # What came in could never be read again, and would stop every later save.
+    try:
+        COUNT(queue)
+        OFFSET(offset)
+    except WrongShape as problem:
+        raise IllegalOffset(f"queue {queue}, offset {offset}: {problem}") from None
+
+
+def _read_offsets(table: JsonObject) -> dict[int, int]:
+    """`{"0": 12, "1": 7}`, keys as written by `str`, so that no two of them can mean the same queue."""
+    offsets: dict[int, int] = {}
+    for key, offset in table.items():
+        expect(key.isascii() and key.isdigit() and len(key) <= 10, "a queue number", key)
+        queue = int(key)
+        expect(str(queue) == key and queue <= INT32_MAX, "a queue number", key)
+        offsets[queue] = OFFSET(offset)
+    return offsets
+
+
+def _write_offsets(offsets: dict[int, int]) -> JsonObject:
+    return {str(queue): offset for queue, offset in offsets.items()}
+
+
+def _advance(offsets: dict[int, int], queue: int, offset: int) -> bool:
+    """Move forward only; True when it moved."""
+    if offset <= offsets.get(queue, -1):
+        return False
+    offsets[queue] = offset
+    return True
+
+
+class ConsumerOffsets(_Table[dict[str, dict[int, int]]]):
+    """`consumerOffset.json`: the next message of each queue for each group.
+
+    RocketMQ's key is "topic@group", taken apart at '@'. Neither name may contain one (RocketMQ's rules for
+    names say the same), else two pairs would share a key. Keys in the file that are no such pair stay as
+    they are.
+    """
+
+    FILE = "consumerOffset.json"
+    TABLE = "offsetTable"
+
+    def __init__(self, disk: Disk, directory: Path, clock: Clock) -> None:
+        super().__init__(disk, directory, clock)
+        self._offsets: dict[tuple[str, str], dict[int, int]] = {}
+        self._unpaired: dict[str, dict[int, int]] = {}
+
+    def commit(self, group: str, topic: str, queue: int, offset: int) -> bool:
+        """Move forward. False when the group is there already or further: going back takes `reset`."""
+        with self._lock:
+            moved = _advance(self._of(group, topic, queue, offset), queue, offset)
+            self._changed = self._changed or moved
+            return moved
+
+    def reset(self, group: str, topic: str, queue: int, offset: int) -> None:
+        """Set it, back or forth: an operator's or a consumer's explicit wish."""
+        with self._lock:
+            self._of(group, topic, queue, offset)[queue] = offset
+            self._changed = True
+
+    def offset_of(self, group: str, topic: str, queue: int) -> QueueOffset | None:
+        """None: the group never committed here."""
+        offset = self._offsets.get((topic, group), {}).get(queue)
+        return None if offset is None else QueueOffset(offset)
+
+    def offsets_of(self, group: str, topic: str) -> dict[int, QueueOffset]:
+        with self._lock:
+            return {queue: QueueOffset(offset) for queue, offset in self._offsets.get((topic, group), {}).items()}
+
+    def topics_of(self, group: str) -> set[str]:
+        with self._lock:
+            return {topic for topic, member in self._offsets if member == group}
+
+    def groups_of(self, topic: str) -> set[str]:
+        with self._lock:
+            return {group for name, group in self._offsets if name == topic}
+
+    def forget_group(self, group: str) -> None:
+        with self._lock:
+            self._drop([pair for pair in self._offsets if pair[1] == group])
+
+    def forget_topic(self, topic: str) -> None:
+        with self._lock:
+            self._drop([pair for pair in self._offsets if pair[0] == topic])
+
+    def _drop(self, pairs: list[tuple[str, str]]) -> None:
+        for pair in pairs:
+            del self._offsets[pair]
+        self._changed = self._changed or bool(pairs)
+
+    def _of(self, group: str, topic: str, queue: int, offset: int) -> dict[int, int]:
+        _check_offset(queue, offset)
+        offsets = self._offsets.get((topic, group))
+        if offsets is None:
+            _check_pair(topic, group)
+            offsets = self._offsets[topic, group] = {}
+        return offsets
+
+    def _before_save(self) -> None:
+        self._new_version()  # once per save: commits are too many to count
+
+    def _read(self, table: JsonObject) -> dict[str, dict[int, int]]:
+        return {key: _read_offsets(an_object(offsets)) for key, offsets in table.items()}
+
+    def _take(self, content: dict[str, dict[int, int]]) -> None:
+        self._rest.pop("groupTopicMap", None)  # RocketMQ derives it from the table whenever it writes: ours would age
+        for key, offsets in content.items():
+            pair = _split_pair(key)
+            mine = self._unpaired.setdefault(key, {}) if pair is None else self._offsets.setdefault(pair, {})
+            for queue, offset in offsets.items():  # what was committed since is newer than the file
+                _advance(mine, queue, offset)
+
+    def _table(self) -> JsonObject:
+        pairs = {f"{topic}@{group}": _write_offsets(offsets) for (topic, group), offsets in self._offsets.items()}
+        return {**{key: _write_offsets(offsets) for key, offsets in self._unpaired.items()}, **pairs}
+
+
+def _split_pair(key: str) -> tuple[str, str] | None:
+    topic, _, group = key.partition("@")
+    return None if not topic or not group or "@" in group else (topic, group)
+
+
+def _check_pair(topic: str, group: str) -> None:
+    try:
+        text(topic), text(group)
+    except WrongShape as problem:
+        raise IllegalOffset(str(problem)) from None
+    if _split_pair(f"{topic}@{group}") != (topic, group):
+        raise IllegalOffset(f"topic {topic!r}, group {group!r}: both need a name, and none may contain '@'")
+
+
+class DelayOffsets(_Table[dict[int, int]]):
+    """`delayOffset.json`: the next message of each delay level."""
+
+    FILE = "delayOffset.json"
+    TABLE = "offsetTable"
+
+    def __init__(self, disk: Disk, directory: Path, clock: Clock) -> None:
+        super().__init__(disk, directory, clock)
+        self._offsets: dict[int, int] = {}
+
+    def commit(self, level: int, offset: int) -> bool:
+        """Move forward. False when it is there already or further."""
+        _check_offset(level, offset)
+        with self._lock:
+            moved = _advance(self._offsets, level, offset)
+            self._changed = self._changed or moved
+            return moved
+
+    def reset(self, level: int, offset: int) -> None:
+        """Set it, back or forth: when the queue of the level does not hold what the file says."""
+        _check_offset(level, offset)
+        with self._lock:
+            self._offsets[level] = offset
+            self._changed = True
+
+    def offset_of(self, level: int) -> QueueOffset | None:
+        offset = self._offsets.get(level)
+        return None if offset is None else QueueOffset(offset)
+
+    def _before_save(self) -> None:
+        self._new_version()
+
+    def _read(self, table: JsonObject) -> dict[int, int]:
+        return _read_offsets(table)
+
+    def _take(self, content: dict[int, int]) -> None:
+        for level, offset in content.items():
+            _advance(self._offsets, level, offset)
+
+    def _table(self) -> JsonObject:
+        return _write_offsets(self._offsets)

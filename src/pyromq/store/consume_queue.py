@@ -1,0 +1,187 @@
+"""One queue of one topic: 20-byte entries that say where its messages are in the log.
+
+Format: `consumequeue/<topic>/<queue>/<first byte>`, files of a fixed number of entries (see `queue_cursor`). The entry
+of queue offset n is at byte 20·n of the whole run. A queue whose oldest messages are gone begins in the middle of a
+file; the entries before are blanks (position 0, size 2³¹−1), as RocketMQ writes them.
+
+Crash policy: a cache. Everything in it is derived from the log; recovery cuts it back to what was synced, and
+the dispatcher writes the rest again. Files have no checksum: entries that this process did not write itself are checked
+against the record that they point to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from pyromq.errors import CorruptStore
+from pyromq.model.ids import QueueId
+from pyromq.store.disk import Disk
+from pyromq.store.queue_cursor import ENTRY, QueueCursor
+from pyromq.store.segmented_file import SegmentedFile
+from pyromq.store.zeroes import zero
+
+#: Room on the disk is taken in steps, not for a whole file: a broker may have thousands of queues with few messages.
+RESERVE_BYTES = 6000 * ENTRY.size
+BLANK_SIZE = 0x7FFFFFFF
+
+
+class QueueEntry(NamedTuple):
+    position: int
+    size: int
+    tag_code: int
+
+    @property
+    def end(self) -> int:
+        return self.position + self.size
+
+    @property
+    def is_blank(self) -> bool:
+        return self.position == 0 and self.size == BLANK_SIZE
+
+
+class ConsumeQueue:
+    """The entries of one queue. Written by the dispatcher only."""
+
+    def __init__(
+        self, disk: Disk, directory: Path, queue: QueueId, file_entries: int, *, writable: bool = True
+    ) -> None:
+        self.id = queue
+        self.topic = queue.topic.encode("utf-8", "surrogateescape")
+        self.file_entries = file_entries
+        self.files = SegmentedFile(disk, directory, file_entries * ENTRY.size, writable=writable)
+        self.cursor = QueueCursor()
+        #: The oldest offset whose message is still in the log.
+        self.min_offset = 0
+        #: Entries below this offset were found on disk, not written by this process.
+        self.found_below = 0
+        self._synced_to = 0
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    @property
+    def max_offset(self) -> int:
+        """Behind the newest entry: the offset that the next message will have."""
+        return self.cursor.next_dispatch
+
+    def entry(self, offset: int) -> QueueEntry | None:
+        """The entry of an offset; None when no file holds it."""
+        at = offset * ENTRY.size
+        segment = self.files.find(at)
+        if segment is None:
+            return None
+        return QueueEntry(*ENTRY.unpack_from(segment.buffer, at - segment.base))
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+
+    def make_room(self) -> None:
+        """See to it that the next entry can be written. Raises OSError when the disk is full."""
+        cursor = self.cursor
+        at = cursor.next_dispatch * ENTRY.size
+        segment = self.files.find(at)
+        if segment is None:
+            is_first = not self.files.segments
+            segment = self.files.create(at - at % self.files.file_bytes, reserve=False)
+            if is_first:
+                segment.file.reserve(0, at - segment.base + ENTRY.size)
+                self._fill_blanks(segment.buffer, (at - segment.base) // ENTRY.size)
+                self.min_offset = max(self.min_offset, cursor.next_dispatch)
+            self.files.add(segment)
+        start = at - segment.base
+        end = min(start - start % RESERVE_BYTES + RESERVE_BYTES, segment.size)
+        segment.file.reserve(start, end)
+        first = segment.base // ENTRY.size
+        cursor.point_at(segment.buffer, first, first + end // ENTRY.size)
+
+    @staticmethod
+    def _fill_blanks(buffer: memoryview, count: int) -> None:
+        buffer[: count * ENTRY.size] = ENTRY.pack(0, BLANK_SIZE, 0) * count
+
+    def start_at(self, offset: int) -> None:
+        """Begin an empty queue in the middle: its older messages are no longer in the log."""
+        assert not self.files.segments
+        self.cursor.next_dispatch = self.cursor.next_append = self.min_offset = offset
+        self.found_below = self._synced_to = offset
+
+    def sync(self, to: int) -> None:
+        """Make the entries below an offset durable. May run on another thread. Raises OSError."""
+        if to <= self._synced_to:
+            return
+        for segment in list(self.files.segments):
+            if segment.base < to * ENTRY.size and segment.end > self._synced_to * ENTRY.size and segment.is_mapped:
+                segment.file.sync()
+        self._synced_to = to
+
+    # --- recovery and retention --------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Find the files. A run with gaps or wrong lengths is thrown away: it can be built again."""
+        try:
+            self.files.load()
+        except CorruptStore:
+            if not self.files.writable:
+                raise
+            self.discard()
+
+    def discard(self) -> None:
+        """Throw everything away, to be built again from the log."""
+        for name in self.files.disk.names(self.files.directory):
+            self.files.disk.remove(self.files.directory / name)
+        self.files.close()
+        self.files.segments = []
+        self.cursor = QueueCursor()
+        self.min_offset = self.found_below = self._synced_to = 0
+
+    def find_end(self, is_good: Callable[[int, QueueEntry], bool]) -> int:
+        """The offset behind the last good entry, where `is_good` holds for a first part of the queue and then never."""
+        segments = self.files.segments
+        for segment in reversed(segments):
+            low, high = segment.base // ENTRY.size, segment.end // ENTRY.size
+            if not self._is_good(low, is_good):
+                continue
+            while high - low > 1:
+                middle = (low + high) // 2
+                if self._is_good(middle, is_good):
+                    low = middle
+                else:
+                    high = middle
+            return high
+        return segments[0].base // ENTRY.size if segments else 0
+
+    def _is_good(self, offset: int, is_good: Callable[[int, QueueEntry], bool]) -> bool:
+        entry = self.entry(offset)
+        return entry is not None and (entry.is_blank or is_good(offset, entry))
+
+    def cut(self, offset: int) -> None:
+        """Forget the entries from an offset on, and leave zeroes where they were."""
+        at = offset * ENTRY.size
+        self.files.remove_from(-(-at // self.files.file_bytes) * self.files.file_bytes)
+        segment = self.files.find(at)
+        if segment is not None:
+            zero(segment.buffer, at - segment.base, segment.size)
+        self.cursor.next_dispatch = self.cursor.next_append = self.found_below = offset
+        self._synced_to = min(self._synced_to, offset)
+        self.cursor.limit = 0  # the next write looks for its file again
+
+    def drop_before(self, log_start: int) -> None:
+        """The log begins at a later position now: forget what points before it. Keeps the last file."""
+        while len(self.files.segments) > 1:
+            last = self.entry(self.files.segments[0].end // ENTRY.size - 1)
+            if last is None or last.position >= log_start:
+                break
+            self.files.remove_first()
+        low = max(self.min_offset, self.files.start // ENTRY.size)
+        high = self.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            entry = self.entry(middle)
+            if entry is None or entry.position < log_start or entry.is_blank:
+                low = middle + 1
+            else:
+                high = middle
+        self.min_offset = low
+
+    def close(self) -> None:
+        self.cursor = QueueCursor()
+        self.files.close()

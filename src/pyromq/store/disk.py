@@ -1,0 +1,317 @@
+"""The disk as the store sees it: a port, and the real one.
+
+Everything the store does to files goes through a `Disk`, so that tests can hand in one that records what was
+synced and shows what a power cut may leave (`pyromq.testing.SimDisk`).
+
+What the real one promises:
+
+- `create_mapped`: the file has all its blocks and its name is durable before anyone sees it. A crash in the
+  middle leaves nothing under the name. A full disk raises `OSError` (ENOSPC) and leaves nothing either.
+- `replace_bytes`: after a crash the file is the old one or the new one, never a mixture.
+- `MappedFile.buffer` stays valid for whoever holds a view of it, also after `close` and after the file is removed:
+  the mapping goes when the last view does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+import shutil
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from pyromq.store import platform
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """How full the file system is that holds the store."""
+
+    total: int
+    used: int
+
+    @property
+    def share(self) -> float:
+        return self.used / self.total if self.total else 1.0
+
+
+class MappedFile(Protocol):
+    """A file of fixed length, seen as memory."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def buffer(self) -> memoryview:
+        """The whole file. Writable unless it was opened for reading."""
+
+    def sync(self) -> None:
+        """Block until every byte written so far is durable. Raises OSError when it is not."""
+
+    def reserve(self, start: int, end: int) -> None:
+        """Give these bytes real blocks. Raises OSError when there is no room."""
+
+    def warm(self, start: int, end: int) -> None:
+        """Hint: these bytes are written soon."""
+
+    def write_at(self, start: int, data: memoryview) -> None:
+        """Write through the page cache, not the mapping."""
+
+    def read_at(self, start: int, size: int) -> bytes:
+        """Copy bytes out, without holding up other threads while the disk turns."""
+
+    def is_resident(self, start: int, end: int) -> bool:
+        """True when reading these bytes needs no disk."""
+
+    def close(self) -> None: ...
+
+
+class DirectoryLock(Protocol):
+    def release(self) -> None: ...
+
+
+class Locked(Exception):
+    """Somebody else holds the lock; `pid` is theirs, where the system knows it."""
+
+    def __init__(self, pid: int | None) -> None:
+        super().__init__(pid)
+        self.pid = pid
+
+
+class Disk(Protocol):
+    def make_dir(self, path: Path) -> None:
+        """Make it and its parents, durably; fine when it exists."""
+
+    def names(self, path: Path) -> list[str]:
+        """Sorted names in a directory; none when there is no such directory."""
+
+    def exists(self, path: Path) -> bool: ...
+
+    def size(self, path: Path) -> int: ...
+
+    def modified_ms(self, path: Path) -> int: ...
+
+    def create_mapped(self, path: Path, size: int, *, reserve: bool) -> MappedFile:
+        """A new file of zeroes. With `reserve` all its blocks are taken now, else `MappedFile.reserve` takes them."""
+
+    def open_mapped(self, path: Path, *, writable: bool = True) -> MappedFile: ...
+
+    def read_bytes(self, path: Path) -> bytes: ...
+
+    def replace_bytes(self, path: Path, data: bytes) -> None:
+        """Atomically, durably."""
+
+    def remove(self, path: Path) -> None:
+        """Fine when it is not there."""
+
+    def remove_tree(self, path: Path) -> None: ...
+
+    def usage(self, path: Path) -> Usage: ...
+
+    def lock(self, path: Path) -> DirectoryLock:
+        """Take the lock file or raise `Locked`."""
+
+
+class OsMappedFile:
+    """A mapped file of the operating system."""
+
+    __slots__ = ("_address", "_fd", "_mapping", "buffer", "path", "size")
+
+    def __init__(self, path: Path, fd: int, *, writable: bool) -> None:
+        self.path = path
+        self.size = os.fstat(fd).st_size
+        self._fd = fd
+        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+        self._mapping = mmap.mmap(fd, self.size, access=access)
+        self._address = platform.address_of(self._mapping) if writable else 0
+        self.buffer = memoryview(self._mapping)
+
+    def sync(self) -> None:
+        platform.sync_data(self._fd)
+
+    def reserve(self, start: int, end: int) -> None:
+        platform.allocate(self._fd, start, min(end, self.size))
+
+    def warm(self, start: int, end: int) -> None:
+        if self._address:
+            platform.warm(self._address, start, min(end, self.size))
+
+    def write_at(self, start: int, data: memoryview) -> None:
+        while data:
+            written = os.pwrite(self._fd, data, start)
+            start += written
+            data = data[written:]
+
+    def read_at(self, start: int, size: int) -> bytes:
+        parts: list[bytes] = []
+        while size > 0:
+            part = os.pread(self._fd, size, start)
+            if not part:
+                raise OSError(errno.EIO, f"{self.path} ends before position {start}")
+            parts.append(part)
+            start += len(part)
+            size -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def is_resident(self, start: int, end: int) -> bool:
+        return not self._address or platform.is_resident(self._address, start, min(end, self.size))
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __del__(self) -> None:
+        # A file that retention removed has no owner but its readers: it closes with the last of them.
+        self.close()
+
+
+#: Lock files that this process holds: the system's record locks never conflict within one process.
+_held_here: set[Path] = set()
+
+
+class _OsLock:
+    __slots__ = ("_fd", "_path")
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self._path = path
+        self._fd = fd
+        _held_here.add(path)
+
+    def release(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+            _held_here.discard(self._path)
+
+
+class OsDisk:
+    """The real disk. `staging` is a directory of the same file system in which files are made before they are named."""
+
+    def __init__(self, staging: Path) -> None:
+        self._staging = staging
+
+    def make_dir(self, path: Path) -> None:
+        missing = [parent for parent in (path, *path.parents) if not parent.exists()]
+        for directory in reversed(missing):
+            with contextlib.suppress(FileExistsError):
+                directory.mkdir()
+            _sync_directory(directory.parent)
+
+    def names(self, path: Path) -> list[str]:
+        try:
+            return sorted(entry.name for entry in os.scandir(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def exists(self, path: Path) -> bool:
+        return path.exists()
+
+    def size(self, path: Path) -> int:
+        return path.stat().st_size
+
+    def modified_ms(self, path: Path) -> int:
+        return path.stat().st_mtime_ns // 1_000_000
+
+    def create_mapped(self, path: Path, size: int, *, reserve: bool) -> MappedFile:
+        self.make_dir(path.parent)
+        self.make_dir(self._staging)
+        draft = self._staging / f"{path.parent.name}-{path.name}"
+        fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            if reserve:
+                platform.allocate(fd, 0, size)
+            os.ftruncate(fd, size)
+            os.fsync(fd)
+            draft.rename(path)
+            _sync_directory(path.parent)
+            return OsMappedFile(path, fd, writable=True)
+        except BaseException:
+            os.close(fd)
+            draft.unlink(missing_ok=True)
+            raise
+
+    def open_mapped(self, path: Path, *, writable: bool = True) -> MappedFile:
+        fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+        try:
+            return OsMappedFile(path, fd, writable=writable)
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def read_bytes(self, path: Path) -> bytes:
+        return path.read_bytes()
+
+    def replace_bytes(self, path: Path, data: bytes) -> None:
+        self.make_dir(path.parent)
+        draft = path.with_name(f"{path.name}.tmp")
+        try:
+            with draft.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(path)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
+        _sync_directory(path.parent)
+
+    def remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def remove_tree(self, path: Path) -> None:
+        shutil.rmtree(path, ignore_errors=True)
+
+    def usage(self, path: Path) -> Usage:
+        figures = os.statvfs(path)
+        # What only root may use counts as used: the broker should not run as root.
+        total = figures.f_frsize * (figures.f_blocks - figures.f_bfree + figures.f_bavail)
+        return Usage(total=total, used=total - figures.f_frsize * figures.f_bavail)
+
+    def lock(self, path: Path) -> DirectoryLock:
+        """A record lock on the first byte: the kind that Java takes, and that tells the holder's pid."""
+        self.make_dir(path.parent)
+        path = path.resolve()
+        if path in _held_here:  # opening and closing the file once more would drop the lock that is held
+            raise Locked(os.getpid())
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
+            os.pwrite(fd, b"lock", 0)  # what RocketMQ writes there
+            return _OsLock(path, fd)
+        except BlockingIOError:
+            pid = _lock_holder(fd)
+            os.close(fd)
+            raise Locked(pid) from None
+        except BaseException:
+            os.close(fd)
+            raise
+
+
+_FLOCK = struct.Struct("hhqqi4x")  # type, whence, start, length, pid: Linux, 64 bits
+
+
+def _lock_holder(fd: int) -> int | None:
+    """The pid that holds the record lock on the first byte, as the system tells it."""
+    try:
+        answer = fcntl.fcntl(fd, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
+        kind, _, _, _, pid = _FLOCK.unpack(answer)
+    except (OSError, struct.error):  # pragma: no cover - another layout than Linux's
+        return None
+    return int(pid) if kind != fcntl.F_UNLCK and pid > 0 else None
+
+
+def _sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

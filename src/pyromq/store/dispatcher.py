@@ -1,0 +1,158 @@
+"""Follows the log and derives from it: the consume queues, and behind them the key index.
+
+Driven only by "the log is readable up to P". Both can be thrown away and built again by starting it further back.
+Queue offsets come from the records alone, and are asserted to be gap-free as they are written.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from pyromq.config import StoreConfig, parse_delay_levels
+from pyromq.records import layout, record
+from pyromq.records.java_hash import tag_code
+from pyromq.records.properties import split_properties
+from pyromq.store.commit_log import CommitLog
+from pyromq.store.consume_queue import BLANK_SIZE, ConsumeQueue
+from pyromq.store.key_index import KeyIndex
+from pyromq.store.queue_cursor import dispatch
+from pyromq.store.queue_table import QueueTable, is_safe_topic
+from pyromq.store.watermarks import Watermark, Watermarks
+
+log = logging.getLogger("pyromq.store")
+
+#: Take the records in `[from, to)` of a buffer; where it stopped.
+TakeSpan = Callable[[memoryview, int, int], int]
+
+
+def queue_code(topic: bytes, properties: bytes, store_timestamp_ms: int, delays_ms: tuple[int, ...]) -> int:
+    """What the entry of a record holds beside its place: the tag's hash, or when a delayed message is due."""
+    found = dict(split_properties(properties))
+    level = found.get(b"DELAY", b"")
+    if topic == layout.SCHEDULE_TOPIC and level.isdigit() and int(level) > 0:
+        return store_timestamp_ms + delays_ms[min(int(level), len(delays_ms)) - 1]
+    tag = found.get(b"TAGS")
+    return tag_code(tag) if tag else 0
+
+
+class Dispatcher:
+    """Moves `dispatched` and `indexed` towards `readable`."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        commit_log: CommitLog,
+        queues: QueueTable,
+        index: KeyIndex | None,
+        marks: Watermarks,
+    ) -> None:
+        self._delays_ms = parse_delay_levels(config.delay_levels)
+        self._log = commit_log
+        self._queues = queues
+        self._index = index
+        self._marks = marks
+        #: Store time of the last record that was dispatched.
+        self.last_timestamp_ms = 0
+        #: Recovery may meet records that are in their queue already, and gaps that another writer left.
+        self.recovering = False
+
+    # --- queues ------------------------------------------------------------------------------------------------------
+
+    def dispatch(self, max_bytes: int | None = None) -> bool:
+        """Put what is readable into its queues; True when nothing is left. Raises OSError when the disk is full."""
+        return self._follow(self._marks.dispatched, self._dispatch_span, max_bytes)
+
+    def _dispatch_span(self, buffer: memoryview, start: int, end: int) -> int:
+        """Until the end, or a blank."""
+        at = start
+        while at < end:
+            done = dispatch(buffer, at, end, self._queues.cursors)
+            if done.records:
+                self.last_timestamp_ms = done.last_timestamp_ms
+            at = done.offset
+            if at >= end:
+                break
+            spans = record.spans_of(buffer, at, end)
+            if isinstance(spans, str):
+                break
+            self.dispatch_one(buffer, at, spans)
+            at += spans.total_size
+        return at
+
+    def dispatch_one(self, buffer: memoryview, at: int, spans: record.Spans) -> None:
+        """Any record: a new queue, a full file, a delayed message, a half of a transaction."""
+        _, _, _, queue_id, _, queue_offset, position, flags, _ = layout.HEAD.unpack_from(buffer, at)
+        (timestamp_ms,) = layout.STORED_AT.unpack_from(buffer, spans.store_timestamp_at)
+        self.last_timestamp_ms = timestamp_ms
+        if not layout.has_queue_offset(flags):
+            return
+        topic = bytes(buffer[spans.topic : spans.topic_end])
+        if not is_safe_topic(topic):
+            log.error("the message at position %d is in no queue: %r cannot be a topic", position, topic)
+            return
+        queue = self._queues.get_or_create(topic, queue_id)
+        properties = bytes(buffer[spans.properties : spans.properties_end])
+        code = queue_code(topic, properties, timestamp_ms, self._delays_ms)
+        self._put(queue, queue_offset, position, spans.total_size, code)
+
+    def _put(self, queue: ConsumeQueue, offset: int, position: int, size: int, code: int) -> None:
+        cursor = queue.cursor
+        if offset != cursor.next_dispatch:
+            if not self._line_up(queue, offset, position):
+                return
+            cursor = queue.cursor
+        if cursor.next_dispatch >= cursor.limit:
+            queue.make_room()
+        cursor.put(position, size, code)
+        cursor.next_append = max(cursor.next_append, cursor.next_dispatch)
+
+    def _line_up(self, queue: ConsumeQueue, offset: int, position: int) -> bool:
+        """A record that is not the next of its queue: only recovery meets one. False: it is there already."""
+        assert self.recovering, f"queue {queue.id} expects offset {queue.max_offset}, position {position} has {offset}"
+        if not queue.files.segments:
+            queue.start_at(offset)
+        elif offset < queue.max_offset:
+            entry = queue.entry(offset)
+            if entry is not None and entry.position == position:
+                return False
+            queue.cut(offset)
+        else:
+            log.error(
+                "queue %s has no messages from offset %d to %d: the log goes on at %d (position %d)",
+                queue.id, queue.max_offset, offset - 1, offset, position,
+            )  # fmt: skip
+            while queue.max_offset < offset:
+                if queue.cursor.next_dispatch >= queue.cursor.limit:
+                    queue.make_room()
+                queue.cursor.put(0, BLANK_SIZE, 0)
+        return True
+
+    # --- key index ---------------------------------------------------------------------------------------------------
+
+    def index(self, max_bytes: int | None = None) -> bool:
+        """Put what is readable into the key index; True when nothing is left. Raises OSError."""
+        if self._index is None:
+            self._marks.indexed.advance(self._marks.readable.value)
+            return True
+        return self._follow(self._marks.indexed, self._index.index_span, max_bytes)
+
+    # --- walking the log ---------------------------------------------------------------------------------------------
+
+    def _follow(self, mark: Watermark, take: TakeSpan, max_bytes: int | None) -> bool:
+        """Hand the records between a mark and `readable` to `take`, segment by segment, moving the mark along."""
+        goal = self._marks.readable.value
+        soon = goal if max_bytes is None else min(goal, mark.value + max_bytes)
+        while mark.value < soon:
+            segment = self._log.files.find(mark.value)
+            assert segment is not None, f"no segment holds position {mark.value}"
+            at = mark.value - segment.base
+            reached = take(segment.buffer, at, min(soon, segment.end) - segment.base)
+            if reached == at:
+                # Nothing was taken: a blank, or a record that is longer than the slice.
+                size, magic = layout.BLANK.unpack_from(segment.buffer, at)
+                end = segment.size if magic == layout.MAGIC_BLANK else at + size
+                reached = end if magic == layout.MAGIC_BLANK else take(segment.buffer, at, end)
+                assert reached == end <= segment.size, f"position {mark.value} of the log holds no record"
+            mark.advance(segment.base + reached)
+        return mark.value == goal

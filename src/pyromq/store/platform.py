@@ -1,0 +1,102 @@
+"""The few calls that differ between systems, each with a fall-back, so that a laptop still runs a broker.
+
+Everything here is a hint or has a portable twin: only `allocate` and `sync_data` carry promises.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import resource
+
+PAGE = mmap.PAGESIZE
+
+_MADV_POPULATE_WRITE = 23  # Linux 5.14: fault pages in, ready for writing, without changing them
+_MADV_DONTNEED = 4
+_ZEROES = bytes(1 << 20)
+
+
+def _load_libc() -> ctypes.CDLL | None:
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
+        libc.mlock.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    except (OSError, AttributeError):  # pragma: no cover - a system without these calls
+        return None
+    return libc
+
+
+_libc = _load_libc()
+
+
+def address_of(mapping: mmap.mmap) -> int:
+    """Where a writable mapping begins in memory. Holds no reference: keep the mapping alive yourself."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(mapping))
+
+
+def allocate(fd: int, start: int, end: int) -> None:
+    """Give `[start, end)` of a file real blocks, so that writing there cannot run out of disk later.
+
+    Raises OSError (ENOSPC) when the disk has no room. Bytes that exist keep their value.
+    """
+    if hasattr(os, "posix_fallocate"):
+        try:
+            os.posix_fallocate(fd, start, end - start)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                raise
+        else:
+            return
+    size = os.fstat(fd).st_size
+    for at in range(max(start, size), end, len(_ZEROES)):
+        os.pwrite(fd, _ZEROES[: min(len(_ZEROES), end - at)], at)
+
+
+def sync_data(fd: int) -> None:
+    """Return once the file's bytes are on the disk. Raises OSError when the disk says they are not."""
+    if hasattr(os, "fdatasync"):
+        os.fdatasync(fd)
+    else:  # pragma: no cover - macOS
+        os.fsync(fd)
+
+
+def warm(address: int, start: int, end: int) -> None:
+    """Make pages ready for writing. A hint: without it the first write to each page is slower."""
+    start -= start % PAGE
+    if _libc is not None and end > start:
+        _libc.madvise(address + start, end - start, _MADV_POPULATE_WRITE)
+
+
+def release_pages(address: int, start: int, end: int) -> None:
+    """Give whole pages of *anonymous* memory back; they read as zeroes afterwards."""
+    start = -(-start // PAGE) * PAGE
+    end -= end % PAGE
+    if _libc is not None and end > start:
+        _libc.madvise(address + start, end - start, _MADV_DONTNEED)
+
+
+def lock_in_memory(address: int, size: int) -> bool:
+    """Keep memory from being swapped out; False where the system or its limits do not allow it."""
+    return _libc is not None and _libc.mlock(address, size) == 0
+
+
+def is_resident(address: int, start: int, end: int) -> bool:
+    """True when reading these bytes needs no disk. Where the system cannot say, True."""
+    start -= start % PAGE
+    pages = -(-(end - start) // PAGE)
+    if _libc is None or pages <= 0:
+        return True
+    answer = ctypes.create_string_buffer(pages)
+    if _libc.mincore(address + start, end - start, answer) != 0:
+        return True
+    return all(byte & 1 for byte in answer.raw)
+
+
+def raise_open_file_limit() -> None:
+    """Every queue file is an open file: take as many as the system gives without asking for more rights."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

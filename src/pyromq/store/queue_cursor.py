@@ -1,0 +1,136 @@
+"""The writing end of one consume queue, and the loops that fill the log and the queues.
+
+These are the readable forms; `_kernel` has compiled twins which take the ordinary cases and hand the rest back.
+A queue entry is 20 bytes: position of the record (8), its size (4), tag code (8).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyromq import kernel
+from pyromq.model.ids import LogPosition, QueueOffset
+from pyromq.model.message import AppendedAt, Draft
+from pyromq.records import layout, record
+
+ENTRY = struct.Struct(">qiq")
+
+_NO_BUFFER = memoryview(b"")
+
+
+class ReadableQueueCursor:
+    """Where the next message of a queue goes.
+
+    `next_append` is the offset that the next appended message gets; `next_dispatch` the offset of the next entry
+    to be written; `next_dispatch ≤ next_append`. Entries from `first` on lie in `buffer`, and those below `limit`
+    have room on the disk.
+    """
+
+    __slots__ = ("buffer", "first", "limit", "next_append", "next_dispatch")
+
+    def __init__(self) -> None:
+        self.next_append = 0
+        self.next_dispatch = 0
+        self.buffer = _NO_BUFFER
+        self.first = 0
+        self.limit = 0
+
+    def point_at(self, buffer: memoryview, first: int, limit: int) -> None:
+        self.buffer = buffer
+        self.first = first
+        self.limit = limit
+
+    def put(self, position: int, size: int, tag_code: int) -> None:
+        """Write the next entry. There must be room."""
+        assert self.first <= self.next_dispatch < self.limit
+        ENTRY.pack_into(self.buffer, (self.next_dispatch - self.first) * ENTRY.size, position, size, tag_code)
+        self.next_dispatch += 1
+
+
+def queue_key(topic: bytes, queue_id: int) -> bytes:
+    """What a queue is looked up by."""
+    return topic + queue_id.to_bytes(4, "big")
+
+
+class Filled(NamedTuple):
+    """What `append_drafts` did: drafts taken, and where in the buffer it stopped."""
+
+    taken: int
+    offset: int
+    #: The next draft needs more room than is left before the end of the segment.
+    is_full: bool
+
+
+def append_drafts_readable(
+    buffer: memoryview,
+    offset: int,
+    base: int,
+    drafts: Sequence[Draft],
+    start: int,
+    cursors: dict[bytes, ReadableQueueCursor],
+    now_ms: int,
+    with_crc: bool,
+    max_body: int,
+    receipts: list[AppendedAt],
+) -> Filled:
+    """Encode drafts one behind the other until the buffer is full or a draft's queue has no cursor yet."""
+    for index in range(start, len(drafts)):
+        draft = drafts[index]
+        cursor = cursors.get(queue_key(draft.topic, draft.queue_id))
+        if cursor is None:
+            return Filled(index, offset, is_full=False)
+        if offset + record.encoded_size(draft, with_crc) + layout.BLANK_RESERVE > len(buffer):
+            return Filled(index, offset, is_full=True)
+        counted = layout.has_queue_offset(draft.storage_flags)
+        queue_offset = cursor.next_append if counted else 0
+        data = record.encode(draft, base + offset, queue_offset, now_ms, with_crc)
+        buffer[offset : offset + len(data)] = data
+        receipts.append(AppendedAt(LogPosition(base + offset), len(data), QueueOffset(queue_offset)))
+        cursor.next_append += counted
+        offset += len(data)
+    return Filled(len(drafts), offset, is_full=False)
+
+
+class Dispatched(NamedTuple):
+    """What `dispatch` did: where it stopped, how many records it took, store time of the last record seen."""
+
+    offset: int
+    records: int
+    last_timestamp_ms: int
+
+
+def dispatch_readable(
+    buffer: memoryview, start: int, end: int, cursors: dict[bytes, ReadableQueueCursor]
+) -> Dispatched:
+    """The readable form hands every record to `Dispatcher.dispatch_one`, which knows all the cases."""
+    return Dispatched(start, 0, 0)
+
+
+if TYPE_CHECKING:
+    QueueCursor = ReadableQueueCursor
+    append_drafts = append_drafts_readable
+    dispatch = dispatch_readable
+    COMPILED = False
+else:
+    try:
+        if not kernel.wanted():
+            raise ImportError
+        from pyromq.store import _kernel
+    except ImportError:
+        if kernel.required():
+            raise
+        QueueCursor = ReadableQueueCursor
+        append_drafts = append_drafts_readable
+        dispatch = dispatch_readable
+        COMPILED = False
+    else:
+        QueueCursor = _kernel.QueueCursor
+        COMPILED = True
+
+        def append_drafts(*arguments):
+            return Filled(*_kernel.append_drafts(*arguments))
+
+        def dispatch(*arguments):
+            return Dispatched(*_kernel.dispatch(*arguments))

@@ -1,0 +1,85 @@
+"""All consume queues of a store, by topic and number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from pyromq.errors import IllegalMessage
+from pyromq.model.ids import QueueId
+from pyromq.store.consume_queue import ConsumeQueue
+from pyromq.store.disk import Disk
+from pyromq.store.queue_cursor import QueueCursor, queue_key
+
+
+def is_safe_topic(topic: bytes) -> bool:
+    """A topic becomes the name of a directory: no other directory may be meant by it."""
+    return bool(topic) and b"/" not in topic and b"\0" not in topic and topic not in (b".", b"..")
+
+
+class QueueTable:
+    """Makes queues when they are first needed; files come with their first message."""
+
+    def __init__(self, disk: Disk, directory: Path, file_entries: int, *, writable: bool = True) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._file_entries = file_entries
+        self._writable = writable
+        self._queues: dict[bytes, ConsumeQueue] = {}
+        #: The same queues' writing ends, for the loops that fill them.
+        self.cursors: dict[bytes, QueueCursor] = {}
+
+    def load(self) -> None:
+        """Every queue that has a directory."""
+        for topic in self._disk.names(self._directory):
+            for number in self._disk.names(self._directory / topic):
+                if number.isascii() and number.isdigit():
+                    queue = self.get_or_create(topic.encode("utf-8", "surrogateescape"), int(number))
+                    queue.load()
+                    self.cursors[queue_key(queue.topic, queue.id.number)] = queue.cursor
+
+    def get(self, topic: bytes, number: int) -> ConsumeQueue | None:
+        return self._queues.get(queue_key(topic, number)) if number >= 0 else None
+
+    def get_or_create(self, topic: bytes, number: int) -> ConsumeQueue:
+        key = queue_key(topic, number)
+        queue = self._queues.get(key)
+        if queue is None:
+            if not is_safe_topic(topic):
+                raise IllegalMessage(f"the topic {topic!r} cannot be the name of a directory")
+            name = topic.decode("utf-8", "surrogateescape")
+            queue = ConsumeQueue(
+                self._disk,
+                self._directory / name / str(number),
+                QueueId(name, number),
+                self._file_entries,
+                writable=self._writable,
+            )
+            self._queues[key] = queue
+            self.cursors[key] = queue.cursor
+        return queue
+
+    def of_topic(self, topic: bytes) -> list[ConsumeQueue]:
+        return sorted((queue for queue in self if queue.topic == topic), key=lambda queue: queue.id.number)
+
+    def topics(self) -> list[str]:
+        return sorted({queue.id.topic for queue in self})
+
+    def remove_topic(self, topic: bytes) -> None:
+        """Forget a topic's queues and their files. Its messages stay in the log until their time is over."""
+        for queue in self.of_topic(topic):
+            key = queue_key(topic, queue.id.number)
+            del self._queues[key], self.cursors[key]
+            queue.discard()
+        self._disk.remove_tree(self._directory / topic.decode("utf-8", "surrogateescape"))
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        return iter(list(self._queues.values()))
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    def close(self) -> None:
+        self.cursors.clear()
+        for queue in self:
+            queue.close()

@@ -1,0 +1,54 @@
+"""How long data stays, and what happens when the disk fills up.
+
+The decision is a function of what is seen: ages, how full the disk is, and whether appends are refused already.
+Unexpired data is never given up unless the configuration says so; the store rather stops taking messages, goes on
+serving them, and takes messages again by itself once there is room.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyromq.config import RetentionConfig
+
+HOUR_MS = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentAge:
+    """A segment that retention may remove, oldest first. The one being written is not among them."""
+
+    size: int
+    modified_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do now."""
+
+    #: Remove this many of the oldest segments …
+    remove: int
+    #: … of which this many are unexpired.
+    remove_unexpired: int
+    refuse_appends: bool
+
+
+def decide(
+    config: RetentionConfig, segments: list[SegmentAge], disk_share: float, disk_total: int, refusing: bool, now_ms: int
+) -> Decision:
+    """Expired segments go. With `delete_unexpired`, older ones go too until the disk is below the refuse mark."""
+    expired = 0
+    for segment in segments:
+        if now_ms - segment.modified_ms < config.max_age_hours * HOUR_MS:
+            break
+        expired += 1
+    share = disk_share - sum(segment.size for segment in segments[:expired]) / max(disk_total, 1)
+    forced = 0
+    if config.delete_unexpired:
+        for segment in segments[expired:]:
+            if share < config.refuse_at:
+                break
+            share -= segment.size / max(disk_total, 1)
+            forced += 1
+    limit = config.resume_below if refusing else config.refuse_at
+    return Decision(expired + forced, forced, refuse_appends=share >= limit)

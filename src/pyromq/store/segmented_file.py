@@ -1,0 +1,148 @@
+"""One long run of bytes kept in files of equal length, each named by the position of its first byte.
+
+Used for the commit log and for every consume queue. Files are mapped when they are first looked at. Removing a file
+takes it from the run and from the directory; whoever still holds a view of its bytes keeps them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyromq.errors import CorruptStore
+from pyromq.store.disk import Disk, MappedFile
+
+NAME_DIGITS = 20
+
+
+class Segment:
+    """One file of the run."""
+
+    __slots__ = ("_disk", "_file", "_writable", "base", "path", "size")
+
+    def __init__(self, disk: Disk, path: Path, base: int, size: int, *, writable: bool = True) -> None:
+        self._disk = disk
+        self._file: MappedFile | None = None
+        self._writable = writable
+        self.path = path
+        self.base = base
+        self.size = size
+
+    @property
+    def end(self) -> int:
+        return self.base + self.size
+
+    @property
+    def file(self) -> MappedFile:
+        if self._file is None:
+            self._file = self._disk.open_mapped(self.path, writable=self._writable)
+        return self._file
+
+    @property
+    def buffer(self) -> memoryview:
+        return self.file.buffer
+
+    @property
+    def is_mapped(self) -> bool:
+        return self._file is not None
+
+    def adopt(self, file: MappedFile) -> Segment:
+        """Take a mapping that was made elsewhere (by the allocating thread)."""
+        self._file = file
+        return self
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+class SegmentedFile:
+    """The files of one run, oldest first, without gaps."""
+
+    def __init__(self, disk: Disk, directory: Path, file_bytes: int, *, writable: bool = True) -> None:
+        self.disk = disk
+        self.directory = directory
+        self.file_bytes = file_bytes
+        self.writable = writable
+        self.segments: list[Segment] = []
+
+    def load(self) -> None:
+        """Find the files. Raises CorruptStore for names, lengths or gaps that no run of ours has."""
+        names = self.disk.names(self.directory)
+        if names and not self.disk.size(self.directory / names[-1]) and self.writable:
+            # Made by a writer that was stopped before it gave the file its length: there is nothing in it.
+            self.disk.remove(self.directory / names.pop())
+        self.segments = [self._segment(name) for name in names]
+        for before, after in zip(self.segments, self.segments[1:], strict=False):
+            if before.end != after.base:
+                raise CorruptStore(
+                    after.path,
+                    before.end,
+                    f"no file holds the bytes from {before.end} to {after.base}",
+                    "put the missing file back, from a backup or a replica",
+                )
+
+    def _segment(self, name: str) -> Segment:
+        path = self.directory / name
+        if len(name) != NAME_DIGITS or not (name.isascii() and name.isdigit()):
+            raise CorruptStore(path, 0, "the file's name is not a position of 20 digits", "move it elsewhere")
+        size = self.disk.size(path)
+        base = int(name)
+        if size != self.file_bytes or base % self.file_bytes:
+            raise CorruptStore(
+                path,
+                base,
+                f"the file has {size} bytes where the configuration says {self.file_bytes}",
+                "open the store with the file length that it was written with, or restore the file",
+            )
+        return Segment(self.disk, path, base, size, writable=self.writable)
+
+    def path_of(self, base: int) -> Path:
+        return self.directory / f"{base:0{NAME_DIGITS}d}"
+
+    @property
+    def start(self) -> int:
+        return self.segments[0].base if self.segments else 0
+
+    @property
+    def end(self) -> int:
+        """Behind the last byte of the last file, written or not."""
+        return self.segments[-1].end if self.segments else 0
+
+    def find(self, position: int) -> Segment | None:
+        if not self.segments or not self.start <= position < self.end:
+            return None
+        return self.segments[(position - self.start) // self.file_bytes]
+
+    def create(self, base: int, *, reserve: bool) -> Segment:
+        """A new file of zeroes, not yet part of the run: safe to call from another thread."""
+        path = self.path_of(base)
+        file = self.disk.create_mapped(path, self.file_bytes, reserve=reserve)
+        return Segment(self.disk, path, base, self.file_bytes).adopt(file)
+
+    def add(self, segment: Segment) -> None:
+        assert not self.segments or segment.base == self.end, (segment.base, self.end)
+        self.segments.append(segment)
+
+    def forget_first(self) -> Segment:
+        """Take the oldest file out of the run. The caller removes it from the directory."""
+        return self.segments.pop(0)
+
+    def remove_first(self) -> None:
+        self._remove(self.segments.pop(0))
+
+    def remove_from(self, position: int) -> int:
+        """Remove the files that begin at or behind a position; how many they were."""
+        removed = 0
+        while self.segments and self.segments[-1].base >= position:
+            self._remove(self.segments.pop())
+            removed += 1
+        return removed
+
+    def _remove(self, segment: Segment) -> None:
+        # Not closed: a thread may be reading from it. The file goes when its last reader does.
+        self.disk.remove(segment.path)
+
+    def close(self) -> None:
+        for segment in self.segments:
+            segment.close()

@@ -1,0 +1,5 @@
+"""What PyroMQ is tested with, for those who build on it: the world's faults, repeatable by a seed."""
+
+from pyromq.testing.sim_disk import CrashChoice, CrashMode, PowerCut, SimDisk
+
+__all__ = ["CrashChoice", "CrashMode", "PowerCut", "SimDisk"]

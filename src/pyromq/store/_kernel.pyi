@@ -44,7 +44,7 @@ def collect(
     end: int,
     first_base: int,
     segment_bytes: int,
-    buffers: list[memoryview],
+    buffers: list[memoryview | None],
     readable: int,
     checked_below: int,
     topic: bytes,

@@ -336,6 +336,8 @@ def collect(const unsigned char[::1] entries, Py_ssize_t index, Py_ssize_t end, 
             if segment_index >= len(buffers):
                 break
             buffer = buffers[segment_index]
+            if buffer is None:
+                break
             segment = buffer
             current = segment_index
         at = (position - first_base) % segment_bytes

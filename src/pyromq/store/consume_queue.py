@@ -130,6 +130,7 @@ class ConsumeQueue:
             self.files.disk.remove(self.files.directory / name)
         self.files.close()
         self.files.segments = []
+        self.files.buffers = []
         self.cursor = QueueCursor()
         self.min_offset = self.found_below = self._synced_to = 0
 

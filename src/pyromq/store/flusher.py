@@ -84,12 +84,13 @@ class Flusher:
         """What to sync: up to where, the time of its last record, and in which files."""
         self._commit()
         target, synced = self._marks.readable.value, self._marks.synced.value
-        touched = [
-            segment
-            for segment in self._log.files.segments
-            if synced < target and segment.base < target and segment.end > synced
-        ]
-        return target, self._log.last_timestamp_ms, touched
+        touched: list[Segment] = []
+        for segment in reversed(self._log.files.segments):
+            if segment.end <= synced or synced == target:
+                break
+            if segment.base < target:
+                touched.append(segment)
+        return target, self._log.last_timestamp_ms, touched[::-1]
 
     def _sync(self, segments: list[Segment]) -> None:
         started = self._clock.monotonic()

@@ -116,15 +116,11 @@ class IndexFile:
         cursor.limit = cursor.count
         self.is_synced = False
 
-    @property
-    def is_full(self) -> bool:
-        return self.cursor.count >= self.cursor.entries
-
-    def make_room(self) -> None:
+    def make_room(self, wanted: int) -> None:
         """Take disk for more entries. Raises OSError."""
         cursor = self.cursor
         start = HEADER.size + _SLOT.size * cursor.slots + ENTRY.size * cursor.count
-        end = min(start + RESERVE_BYTES, self.file.size)
+        end = min(start + max(RESERVE_BYTES, ENTRY.size * wanted), self.file.size)
         self.file.reserve(start, end)
         room = (end - HEADER.size - _SLOT.size * cursor.slots) // ENTRY.size
         cursor.limit = min(room, cursor.entries)
@@ -142,6 +138,11 @@ class IndexFile:
             cursor.count,
         )
 
+    def sync(self) -> None:
+        """Make it durable. May run on another thread once the file is no longer written. Raises OSError."""
+        self.file.sync()
+        self.is_synced = True
+
     def covers(self, begin_ms: int, end_ms: int) -> bool:
         return self.cursor.count > 1 and self.cursor.begin_ms <= end_ms and self.cursor.end_ms >= begin_ms
 
@@ -154,9 +155,9 @@ class IndexFile:
             if not 0 < number < cursor.count:
                 return
             found_hash, position, seconds, previous = ENTRY.unpack_from(buffer, entries_at + ENTRY.size * number)
-            # Entries keep whole seconds only: one more on either side, the record itself has the exact time.
+            # Entries keep whole seconds only; the record itself has the exact time.
             at_ms = cursor.begin_ms + seconds * 1000
-            if found_hash == wanted_hash and begin_ms - 1000 < at_ms + 1000 and at_ms <= end_ms:
+            if found_hash == wanted_hash and begin_ms < at_ms + 1000 and at_ms <= end_ms:
                 yield position
             if previous >= number:
                 return
@@ -241,18 +242,24 @@ class KeyIndex:
         position = layout.HEAD.unpack_from(buffer, at)[6]
         (timestamp_ms,) = layout.STORED_AT.unpack_from(buffer, spans.store_timestamp_at)
         topic = bytes(buffer[spans.topic : spans.topic_end])
-        for key in keys_of(bytes(buffer[spans.properties : spans.properties_end])):
-            self._writable_file().cursor.put(key_hash(topic, key), position, timestamp_ms)
+        keys = list(keys_of(bytes(buffer[spans.properties : spans.properties_end])))
+        # One file has all keys of a record, so that a file can be built again from a record boundary on. Only a
+        # record with more keys than a whole file holds goes on in the next.
+        file = self._writable_file(min(len(keys), self._entries - 1))
+        for key in keys:
+            if file.cursor.count >= file.cursor.limit:
+                file = self._writable_file(1)
+            file.cursor.put(key_hash(topic, key), position, timestamp_ms)
 
-    def _writable_file(self) -> IndexFile:
-        """The last file with room for one more entry, or a new one."""
-        if not self.files or self.files[-1].is_full:
+    def _writable_file(self, wanted: int = 1) -> IndexFile:
+        """The last file if it has room for some more entries, or a new one."""
+        if not self.files or self.files[-1].cursor.count + wanted > self._entries:
             if self.files:
                 self.files[-1].write_header()
             self.files.append(self._create())
         file = self.files[-1]
-        if file.cursor.count >= file.cursor.limit:
-            file.make_room()
+        if file.cursor.count + wanted > file.cursor.limit:
+            file.make_room(wanted)
         file.is_synced = False
         return file
 
@@ -271,16 +278,12 @@ class KeyIndex:
             name = str(int(self.files[-1].name) + 1)
         return name
 
-    def unsynced_full_files(self) -> list[IndexFile]:
-        return [file for file in self.files if file.is_full and not file.is_synced]
-
     def sync_all(self) -> None:
         """At a clean stop. Raises OSError."""
         for file in self.files:
             if not file.is_synced:
                 file.write_header()
-                file.file.sync()
-                file.is_synced = True
+                file.sync()
 
     # --- reading -----------------------------------------------------------------------------------------------------
 

@@ -11,12 +11,12 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from pyromq import kernel
-from pyromq.errors import CorruptLog, CorruptQueue
+from pyromq.errors import CorruptQueue
 from pyromq.records import layout, record
 from pyromq.records.java_hash import tag_code
 from pyromq.records.properties import split_properties
 from pyromq.store.commit_log import CommitLog
-from pyromq.store.consume_queue import BLANK_SIZE, ConsumeQueue
+from pyromq.store.consume_queue import ConsumeQueue
 from pyromq.store.queue_cursor import ENTRY
 
 
@@ -54,7 +54,7 @@ def collect_readable(
     end: int,
     first_base: int,
     segment_bytes: int,
-    buffers: list[memoryview],
+    buffers: list[memoryview | None],
     readable: int,
     checked_below: int,
     topic: bytes,
@@ -77,9 +77,10 @@ def collect_readable(
         if views and total + size > max_bytes:
             break
         number, at = divmod(position - first_base, segment_bytes)
-        if number >= len(buffers) or at + size > segment_bytes:
+        buffer = buffers[number] if number < len(buffers) else None
+        if buffer is None or at + size > segment_bytes:
             break
-        view = buffers[number][at : at + size]
+        view = buffer[at : at + size]
         if position < checked_below and not _entry_is_right(
             view, position, topic, queue_id, first_offset + index, code
         ):
@@ -136,7 +137,6 @@ def read_queue(
         result.status = ReadStatus.AT_END if offset == queue.max_offset else ReadStatus.TOO_LARGE
         result.next_offset = queue.max_offset
         return result
-    buffers = [segment.buffer for segment in log.files.segments]
     last = min(queue.max_offset, offset + MAX_ENTRIES_LOOKED_AT)
     at = offset
     while at < last and len(result.records) < max_messages:
@@ -150,7 +150,7 @@ def read_queue(
             end - first,
             log.files.start,
             log.files.file_bytes,
-            buffers,
+            log.files.buffers,
             readable,
             checked_below,
             queue.topic,
@@ -161,32 +161,34 @@ def read_queue(
             max_bytes - sum(map(len, result.records)),
             result.records,
         )
-        if reached < end and not result.records:
-            reached = _step_over(log, queue, reached, readable)
-        elif reached < end:
-            at = reached
-            break
         at = reached
+        if reached < end and not _maps_more(log, queue, reached, readable):
+            if result.records:
+                break
+            at = _step_over(log, queue, reached, readable)
     result.next_offset = at
     result.status = ReadStatus.FOUND if result.records else ReadStatus.NO_MATCH
     return result
+
+
+def _maps_more(log: CommitLog, queue: ConsumeQueue, offset: int, readable: int) -> bool:
+    """Did the read stop only because a segment was never looked at before? Then it is mapped now."""
+    entry = queue.entry(offset)
+    return entry is not None and entry.position < readable and log.files.map(entry.position)
 
 
 def _step_over(log: CommitLog, queue: ConsumeQueue, offset: int, readable: int) -> int:
     """An entry that cannot be served and is the first in line: a blank is skipped, anything else is damage."""
     entry = queue.entry(offset)
     assert entry is not None
-    if entry.position == 0 and entry.size == BLANK_SIZE:
+    if entry.is_blank:
         return offset + 1
-    if log.start <= entry.position < readable:
-        try:
-            data = log.record_at(entry.position, readable)
-        except CorruptLog as damage:
-            if 0 < entry.size <= readable - entry.position:
-                raise
-            raise _damaged(queue, offset) from damage
-        if record.decode(data).queue_offset != offset or len(data) != entry.size:
-            raise _damaged(queue, offset)
+    segment = log.files.find(entry.position)
+    if segment is not None and entry.position < readable:
+        at = entry.position - segment.base
+        spans = record.spans_of(segment.buffer, at, segment.size)
+        if not isinstance(spans, str) and layout.HEAD.unpack_from(segment.buffer, at)[5] == offset:
+            log.record_at(entry.position, readable)  # the entry is right: raises what is wrong with the record
     raise _damaged(queue, offset)
 
 

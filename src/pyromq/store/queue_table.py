@@ -73,6 +73,11 @@ class QueueTable:
             queue.discard()
         self._disk.remove_tree(self._directory / topic.decode("utf-8", "surrogateescape"))
 
+    def discard(self, queue: ConsumeQueue) -> None:
+        """Throw a queue's entries away, to be built again from the log."""
+        queue.discard()
+        self.cursors[queue_key(queue.topic, queue.id.number)] = queue.cursor
+
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return iter(list(self._queues.values()))
 

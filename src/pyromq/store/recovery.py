@@ -125,6 +125,15 @@ def starts_at_record(files: SegmentedFile, position: int) -> bool:
     return segment.base + across.end <= position
 
 
+def is_boundary(files: SegmentedFile, position: int) -> bool:
+    """Does a record begin at a position? Its segment is scanned from its beginning, so bodies cannot deceive."""
+    segment = files.find(position)
+    if segment is None:
+        return False
+    found = scan(segment.buffer, 0, position - segment.base, segment.base, False)
+    return found.stop is Stop.LIMIT and found.end == position - segment.base
+
+
 def refuse_damage(files: SegmentedFile, found: LogEnd, point: RecoverPoint | None) -> None:
     """Raise CorruptLog when the log ends below the position up to which it was synced."""
     if point is None or found.end >= point.synced:

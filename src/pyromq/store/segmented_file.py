@@ -65,6 +65,8 @@ class SegmentedFile:
         self.file_bytes = file_bytes
         self.writable = writable
         self.segments: list[Segment] = []
+        #: The segments' bytes, for loops that go through many; None: not looked at yet (see `map`).
+        self.buffers: list[memoryview | None] = []
 
     def load(self) -> None:
         """Find the files. Raises CorruptStore for names, lengths or gaps that no run of ours has."""
@@ -73,6 +75,7 @@ class SegmentedFile:
             # Made by a writer that was stopped before it gave the file its length: there is nothing in it.
             self.disk.remove(self.directory / names.pop())
         self.segments = [self._segment(name) for name in names]
+        self.buffers = [None] * len(self.segments)
         for before, after in zip(self.segments, self.segments[1:], strict=False):
             if before.end != after.base:
                 raise CorruptStore(
@@ -114,6 +117,17 @@ class SegmentedFile:
             return None
         return self.segments[(position - self.start) // self.file_bytes]
 
+    def map(self, position: int) -> bool:
+        """Put the bytes around a position into `buffers`; False when they are there, or nowhere."""
+        segment = self.find(position)
+        if segment is None:
+            return False
+        number = (position - self.start) // self.file_bytes
+        if self.buffers[number] is not None:
+            return False
+        self.buffers[number] = segment.buffer
+        return True
+
     def create(self, base: int, *, reserve: bool) -> Segment:
         """A new file of zeroes, not yet part of the run: safe to call from another thread."""
         path = self.path_of(base)
@@ -123,18 +137,21 @@ class SegmentedFile:
     def add(self, segment: Segment) -> None:
         assert not self.segments or segment.base == self.end, (segment.base, self.end)
         self.segments.append(segment)
+        self.buffers.append(None)
 
     def forget_first(self) -> Segment:
         """Take the oldest file out of the run. The caller removes it from the directory."""
+        self.buffers.pop(0)
         return self.segments.pop(0)
 
     def remove_first(self) -> None:
-        self._remove(self.segments.pop(0))
+        self._remove(self.forget_first())
 
     def remove_from(self, position: int) -> int:
         """Remove the files that begin at or behind a position; how many they were."""
         removed = 0
         while self.segments and self.segments[-1].base >= position:
+            self.buffers.pop()
             self._remove(self.segments.pop())
             removed += 1
         return removed
@@ -144,5 +161,6 @@ class SegmentedFile:
         self.disk.remove(segment.path)
 
     def close(self) -> None:
+        self.buffers = [None] * len(self.segments)
         for segment in self.segments:
             segment.close()

@@ -20,7 +20,7 @@ from itertools import count
 class Watermark:
     """One such position."""
 
-    __slots__ = ("_error", "_listeners", "_order", "_waiters", "name", "value")
+    __slots__ = ("_cancelled", "_error", "_listeners", "_order", "_waiters", "name", "value")
 
     def __init__(self, name: str, value: int = 0) -> None:
         self.name = name
@@ -29,6 +29,7 @@ class Watermark:
         self._listeners: list[Callable[[int], None]] = []
         self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []
         self._order = count()
+        self._cancelled = 0
 
     def advance(self, position: int) -> None:
         """Move forward, and wake those whose position is reached: one call for all of them."""
@@ -68,7 +69,19 @@ class Watermark:
             raise self._error
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiters, (position, next(self._order), future))
-        await future
+        try:
+            await future
+        except asyncio.CancelledError:
+            self._forget_cancelled()
+            raise
+
+    def _forget_cancelled(self) -> None:
+        """Waiters that gave up are dropped once they are the most: a mark that rests must not gather them."""
+        self._cancelled += 1
+        if self._cancelled * 2 > len(self._waiters):
+            self._waiters = [waiter for waiter in self._waiters if not waiter[2].done()]
+            heapq.heapify(self._waiters)
+            self._cancelled = 0
 
 
 class Watermarks:

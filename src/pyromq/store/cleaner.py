@@ -1,0 +1,98 @@
+"""Carries out what `retention` decides: removes segments, and refuses messages while the disk is too full."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from pyromq.clock import Clock
+from pyromq.config import StoreConfig
+from pyromq.store.allocator import Runner
+from pyromq.store.commit_log import CommitLog
+from pyromq.store.disk import Disk
+from pyromq.store.key_index import KeyIndex
+from pyromq.store.queue_table import QueueTable
+from pyromq.store.recover_points import RecoverPoints
+from pyromq.store.retention import SegmentAge, decide
+from pyromq.store.watermarks import Watermarks
+from pyromq.telemetry import Telemetry
+
+log = logging.getLogger("pyromq.store")
+
+
+class Cleaner:
+    """Looks at the disk now and then."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        disk: Disk,
+        clock: Clock,
+        runner: Runner,
+        commit_log: CommitLog,
+        queues: QueueTable,
+        index: KeyIndex | None,
+        marks: Watermarks,
+        points: RecoverPoints,
+        telemetry: Telemetry,
+    ) -> None:
+        self._config = config
+        self._disk = disk
+        self._clock = clock
+        self._runner = runner
+        self._log = commit_log
+        self._queues = queues
+        self._index = index
+        self._marks = marks
+        self._points = points
+        self._removed = telemetry.counter("store.removed_segments")
+        self._removed_unexpired = telemetry.counter("store.removed_unexpired_segments")
+        #: Why messages are refused; None: they are not.
+        self.refusal: str | None = None
+
+    def clean(self) -> None:
+        """Remove what is too old, and decide whether messages are refused. A full disk is no error here."""
+        removable = self._removable()
+        ages = [SegmentAge(self._log.files.file_bytes, self._disk.modified_ms(path)) for path in removable]
+        usage = self._disk.usage(self._config.root)
+        refusing = self.refusal is not None
+        decision = decide(self._config.retention, ages, usage.share, usage.total, refusing, self._clock.now_ms())
+        if decision.remove and self._remove(decision.remove):
+            self._removed.add(decision.remove)
+            self._removed_unexpired.add(decision.remove_unexpired)
+        self._refuse(decision.refuse_appends, usage.share)
+
+    def _removable(self) -> list[Path]:
+        """Segments that everyone is done with: synced, in their queues, in the index, and not being written."""
+        done = min(self._marks.synced.value, self._marks.dispatched.value, self._marks.indexed.value)
+        return [segment.path for segment in self._log.files.segments[:-1] if segment.end <= done]
+
+    def _remove(self, count: int) -> bool:
+        files = self._log.files
+        start = files.segments[count - 1].end
+        try:
+            self._points.move_log_start(start)
+        except OSError as error:
+            log.warning("no segments are removed: the recover point could not be written: %s", error)
+            return False
+        for _ in range(count):
+            path = files.forget_first().path
+            self._runner.submit(lambda path=path: self._disk.remove(path))  # type: ignore[misc]
+            log.info("removed segment %s", path)
+        for queue in self._queues:
+            queue.drop_before(start)
+        if self._index is not None:
+            self._index.drop_before(start)
+        return True
+
+    def _refuse(self, refuse: bool, share: float) -> None:
+        retention = self._config.retention
+        if refuse and self.refusal is None:
+            self.refusal = (
+                f"the disk of {self._config.root} is {share:.0%} full and messages are refused from "
+                f"{retention.refuse_at:.0%} on; make room, and sending goes on below {retention.resume_below:.0%}"
+            )
+            log.error("%s", self.refusal)
+        elif not refuse and self.refusal is not None:
+            self.refusal = None
+            log.info("the disk is %.0f%% full: messages are accepted again", share * 100)

@@ -1,0 +1,165 @@
+"""Starting on a directory: the steps from files to a store that serves, in order.
+
+1. find the files of the log, and where its last whole record ends (`recovery` decides how)
+2. refuse to go on when that is below what was synced; otherwise cut what follows
+3. cut the queues back to what is sure, and dispatch the rest again
+4. keep the index files that were synced whole; the rest is indexed later, while the store serves
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+
+from pyromq.errors import CorruptLog
+from pyromq.store import recovery
+from pyromq.store.checkpoint import CheckpointFile, RecoverPoint
+from pyromq.store.commit_log import CommitLog
+from pyromq.store.dispatcher import Dispatcher
+from pyromq.store.key_index import KeyIndex
+from pyromq.store.paths import StorePaths
+from pyromq.store.queue_table import QueueTable
+from pyromq.store.recovery import LogEnd, RecoveryReport
+from pyromq.store.watermarks import Watermarks
+
+log = logging.getLogger("pyromq.store")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """The parts of a store that a start puts in order."""
+
+    paths: StorePaths
+    threads: int
+    log: CommitLog
+    queues: QueueTable
+    index: KeyIndex | None
+    dispatcher: Dispatcher
+    marks: Watermarks
+    checkpoint_file: CheckpointFile
+
+    def examine(
+        self, point: RecoverPoint | None, *, clean: bool, truncate_at: int | None
+    ) -> tuple[RecoverPoint | None, LogEnd, RecoveryReport]:
+        """Steps 1 and 2 without changing anything that matters. Raises CorruptLog."""
+        files = self.log.files
+        files.load()
+        self._forget_removed(point)
+        start = self._scan_start(point, clean)
+        found = recovery.find_log_end(files, start, self.threads)
+        if truncate_at is not None:
+            point, found = self._give_up_from(truncate_at, found, point)
+        recovery.refuse_damage(files, found, point)
+        report = RecoveryReport(
+            clean=clean,
+            scanned_from=min(start, found.end),
+            log_start=files.start,
+            log_end=found.end,
+            records_scanned=found.records,
+        )
+        return point, found, report
+
+    def put_in_order(self, point: RecoverPoint | None, found: LogEnd, report: RecoveryReport, *, rebuild: bool) -> None:
+        """Steps 2 to 4. Raises OSError."""
+        self._cut_log(point, found, report)
+        self._recover_queues(report, rebuild=rebuild)
+        report.index_from = self._recover_index(point, found.end, clean=report.clean, rebuild=rebuild)
+
+    # --- the log -----------------------------------------------------------------------------------------------------
+
+    def _forget_removed(self, point: RecoverPoint | None) -> None:
+        """A crash can bring a file back that retention had removed."""
+        files = self.log.files
+        while point is not None and files.segments and files.segments[0].end <= point.log_start:
+            files.remove_first()
+
+    def _scan_start(self, point: RecoverPoint | None, clean: bool) -> int:
+        files = self.log.files
+        if point is not None:
+            start = max(min(point.queues_to, point.synced), files.start)
+            if start <= files.end and recovery.starts_at_record(files, start):
+                return start
+        if clean:
+            return recovery.clean_scan_start(files.segments)
+        return recovery.crash_scan_start(files.segments, self.checkpoint_file.load())
+
+    def _give_up_from(
+        self, position: int, found: LogEnd, point: RecoverPoint | None
+    ) -> tuple[RecoverPoint | None, LogEnd]:
+        """Somebody decided to lose what follows a position: it must be where a record begins, or would."""
+        files = self.log.files
+        is_inside = files.start <= position < found.end
+        if position != found.end and not (is_inside and recovery.is_boundary(files, position)):
+            raise CorruptLog(
+                self.paths.commit_log,
+                position,
+                "no record begins there",
+                f"give the position that the error named, or {found.end}, where the log ends now",
+            )
+        log.warning("giving up the log from position %d on, as asked", position)
+        if point is not None:
+            point = replace(
+                point,
+                synced=min(point.synced, position),
+                queues_to=min(point.queues_to, position),
+                index_to=0,
+                index_file=0,
+            )
+        return point, found._replace(end=position, damage="given up as asked")
+
+    def _cut_log(self, point: RecoverPoint | None, found: LogEnd, report: RecoveryReport) -> None:
+        """Behind the end there must be nothing. A clean stop leaves nothing but a segment made ahead."""
+        files = self.log.files
+        if report.clean and found.damage is None:
+            files.remove_from(max(found.end, files.start + 1))
+        else:
+            report.bytes_cut, report.cut_kept_in = recovery.cut_log(files, found.end, self.paths.cut_off)
+        if report.bytes_cut:
+            log.warning(
+                "cut %d bytes from the end of the log at position %d (%s); they are kept in %s",
+                report.bytes_cut, found.end, found.damage or "zeroes before them", report.cut_kept_in,
+            )  # fmt: skip
+        if not report.clean:
+            # A killed process leaves bytes that only the page cache has: from here on they count as synced.
+            for segment in files.segments:
+                if segment.end > report.scanned_from:
+                    segment.file.sync()
+        last_timestamp_ms = found.last_timestamp_ms or (point.timestamp_ms if point else 0)
+        self.log.start_writing_at(found.end, last_timestamp_ms)
+        for mark in (self.marks.appended, self.marks.synced, self.marks.readable):
+            mark.reset(found.end)
+
+    # --- queues and index --------------------------------------------------------------------------------------------
+
+    def _recover_queues(self, report: RecoveryReport, *, rebuild: bool) -> None:
+        start = self.log.start if rebuild else report.scanned_from
+        self.queues.load()
+        # Nothing was written since the recover point: what the queues have was synced with it.
+        trust = report.clean and report.scanned_from == report.log_end
+        for queue in self.queues:
+            if rebuild:
+                self.queues.discard(queue)
+            recovery.cut_queue(self.log.files, queue, start, trust=trust)
+        self.marks.dispatched.reset(start)
+        self.dispatcher.recovering = True
+        self.dispatcher.dispatch()
+        self.dispatcher.recovering = False
+        self.dispatcher.last_timestamp_ms = self.log.last_timestamp_ms
+        for queue in self.queues:
+            queue.cursor.next_append = queue.max_offset
+            queue.drop_before(self.log.start)
+
+    def _recover_index(self, point: RecoverPoint | None, end: int, *, clean: bool, rebuild: bool) -> int:
+        """Keep what was synced whole; from where the rest is to be indexed."""
+        start: int = self.log.start
+        if self.index is not None:
+            self.index.load()
+            if point is not None and not rebuild and self.index.keep_synced(point.index_to, point.index_file):
+                start = max(start, min(point.index_to, end))
+            elif point is None and clean and not rebuild and self.index.files:
+                start = end  # another program's index, complete when it stopped
+            else:
+                self.index.discard()
+            self.index.drop_before(self.log.start)
+        self.marks.indexed.reset(start)
+        return start

@@ -62,8 +62,6 @@ class RetentionConfig:
 
     #: Age of a segment's last change after which it may be removed.
     max_age_hours: float = 72
-    #: Share of the disk in use from which expired segments are removed at once, not at the next round.
-    clean_at: float = 0.75
     #: Share in use from which appends are refused. Unexpired data is never removed to make room …
     refuse_at: float = 0.90
     #: … and they are accepted again below this share: the gap keeps the broker from flapping.
@@ -81,7 +79,6 @@ class RetentionConfig:
             self.resume_below,
             f"it must be above 0 and below retention.refuse_at ({self.refuse_at}), which is at most 1",
         )
-        _require(0 < self.clean_at <= 1, "retention.clean_at", self.clean_at, "it is a share from 0 to 1")
         _require(self.interval_ms > 0, "retention.interval_ms", self.interval_ms, "it must be above 0")
 
 

@@ -8,11 +8,14 @@
     │   ├── StoreClosed              used before it was opened or after it was closed
     │   ├── StoreFenced              an fsync failed: nothing more is acknowledged, restart to recover
     │   ├── DiskFull                 appends are refused until there is room; reads go on
+    │   ├── CorruptFile              a config file and its previous copy are both unreadable
     │   └── CorruptStore             bytes on disk are not what was written; names file and position
     │       ├── CorruptLog           a record below the synced mark is damaged: never cut silently
-    │       ├── CorruptQueue         a consume-queue entry disagrees with the log (rebuildable)
-    │       └── CorruptFile          a small file (config, checkpoint) and its previous copy are both unreadable
-    └── OffsetNotFound               the asked position or id holds no message
+    │       └── CorruptQueue         a consume-queue entry disagrees with the log (rebuildable)
+    ├── OffsetNotFound               the asked position or id holds no message
+    ├── IllegalOffset                an offset, queue or name that an offset table cannot hold
+    ├── NotJson                      bytes that are no JSON, or nested too deep
+    └── WrongShape                   JSON that is not what belongs there; says where
 
 `code` is the response code that the remoting protocol has for the error; it is translated to the wire in one
 place. Messages are for people: what happened, and what to do next.
@@ -106,3 +109,17 @@ class OffsetNotFound(PyroMQError):
     """No message is stored at the position or id that was asked for."""
 
     code = 22  # QUERY_NOT_FOUND
+
+
+class IllegalOffset(PyroMQError):
+    """An offset, queue or name that the table cannot hold: the caller's fault."""
+
+    code = 29  # INVALID_PARAMETER
+
+
+class NotJson(PyroMQError):
+    """Bytes that are no JSON, or JSON nested too deep. Says what is wrong with them."""
+
+
+class WrongShape(PyroMQError):
+    """JSON that parses but is not what belongs there. Says where and what was found."""

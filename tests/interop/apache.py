@@ -47,15 +47,14 @@ BROKER_MAIN = "org.apache.rocketmq.broker.BrokerStartup"
 #: Both servers print a line with these words on stdout once they serve.
 READY = "boot success"
 
+#: By default each server makes itself a TLS key, which takes seconds.
+WITHOUT_TLS = ("-Dtls.server.mode=disabled", "-Dtls.test.mode.enable=false")
 #: A nearly full disk must neither delete files of the store nor refuse messages.
 BROKER_OPTIONS = (
+    *WITHOUT_TLS,
     "-Drocketmq.broker.diskSpaceWarningLevelRatio=0.99",
     "-Drocketmq.broker.diskSpaceCleanForciblyRatio=0.99",
 )
-#: By default each server makes itself a TLS key, which takes seconds. The broker must keep doing so:
-#: without that pause it mostly registers before its client has found the name server, and then tries
-#: again only after 10 s.
-NAMESRV_OPTIONS = ("-Dtls.server.mode=disabled", "-Dtls.test.mode.enable=false")
 
 #: A first run downloads some 200 MB of jars.
 RESOLVE_TIMEOUT_S = 900
@@ -253,7 +252,7 @@ class ApacheCluster:
         return file.read_text("utf-8", errors="replace") if file.exists() else ""
 
     def referee(self) -> Referee:
-        return Referee(self._toolchain, self.namesrv_address)
+        return Referee(self._toolchain, self.namesrv_address, self.broker_address)
 
     def _launch(self, main: str, conf: Mapping[str, str], home: Path) -> subprocess.Popen[bytes]:
         conf_file = home / f"{main}.conf"
@@ -261,7 +260,7 @@ class ApacheCluster:
         command = [
             self._toolchain.java,
             *_jvm_options(home, heap_mb=512 if main == BROKER_MAIN else 192),
-            *(BROKER_OPTIONS if main == BROKER_MAIN else NAMESRV_OPTIONS),
+            *(BROKER_OPTIONS if main == BROKER_MAIN else WITHOUT_TLS),
             "-cp",
             self._toolchain.classpath,
             main,
@@ -409,13 +408,13 @@ class Dump:
 class Referee:
     """The official Java client in one JVM, asked one question at a time. A context manager."""
 
-    def __init__(self, tools: Toolchain, namesrv_address: str) -> None:
+    def __init__(self, tools: Toolchain, namesrv_address: str, broker_address: str) -> None:
         self._home = tempfile.TemporaryDirectory(prefix="referee-")
         home = Path(self._home.name)
         self._errors: IO[bytes] = (home / "stderr").open("w+b")
         options = [*_jvm_options(home, heap_mb=256), f"-Drocketmq.log.root={home}"]
         self._process = subprocess.Popen(
-            [tools.java, *options, "-cp", tools.classpath, "Referee", namesrv_address],
+            [tools.java, *options, "-cp", tools.classpath, "Referee", namesrv_address, broker_address],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from interop.apache import ApacheCluster, Dump, Line, Referee, ToolchainMissing, message, toolchain
+from interop.apache import ApacheCluster, Dump, Line, Referee, message
 
 pytestmark = pytest.mark.interop
 
@@ -26,14 +26,6 @@ SMALL_FILES = {
     "maxHashSlotNum": "1000",
     "maxIndexNum": "4000",
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _apache_is_here() -> None:
-    try:
-        toolchain()
-    except ToolchainMissing as missing:
-        pytest.skip(str(missing))
 
 
 def key_of(number: int) -> str:

@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyromq.clock import ManualClock
-from pyromq.errors import CorruptFile
+from pyromq.errors import CorruptFile, WrongShape
 from pyromq.model.data_version import DataVersion
 from pyromq.model.group import GroupConfig
-from pyromq.model.json_form import WrongShape, from_json, to_json
+from pyromq.model.json_form import from_json, to_json
 from pyromq.model.topic import Permission, TopicConfig
 from pyromq.store.config_files import (
     CHECKSUM,

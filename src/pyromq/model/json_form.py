@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from pyromq.errors import PyroMQError
+from pyromq.errors import WrongShape
 
 #: Whatever orjson makes of JSON: dict, list, str, int, float, bool or None.
 Json = Any
@@ -23,10 +23,6 @@ Rule = Callable[[Json], Json]
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
-
-
-class WrongShape(PyroMQError):
-    """JSON that parses but is not what belongs there. Says where and what was found."""
 
 
 class InJson(Protocol):

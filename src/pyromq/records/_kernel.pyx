@@ -140,22 +140,44 @@ cdef bint find_parts(const unsigned char* record, long long room, Parts* parts) 
     return <long long>parts.properties + parts.properties_size == size
 
 
+cdef int crc_likeness(const unsigned char* tail, long long* crc) noexcept nogil:
+    """How many of these 20 bytes are as a CRC property has them; all of them: `crc` is what it says."""
+    cdef int i, alike = 0
+    crc[0] = 0
+    for i in range(9):
+        alike += tail[i] == CRC_NAME[i]
+    for i in range(18, 8, -1):
+        alike += 48 <= tail[i] <= 57
+        crc[0] = crc[0] * 10 + tail[i] - 48
+    return alike + (tail[19] == 2)
+
+
+cdef bint crc_is_torn(const unsigned char* tail) noexcept nogil:
+    """One side of a CRC property is there and the other is zeroes, or all of it is."""
+    cdef int i, first = 0, last = CRC_SIZE
+    while first < CRC_SIZE and tail[first] == 0:
+        first += 1
+    while last > first and tail[last - 1] == 0:
+        last -= 1
+    if first == 0 and last == CRC_SIZE:
+        return False
+    for i in range(first, last):
+        if not (tail[i] == CRC_NAME[i] if i < 9 else 48 <= tail[i] <= 57 if i < 19 else tail[i] == 2):
+            return False
+    return first == 0 or last == CRC_SIZE or first == last
+
+
 cdef bint crc_is_right(const unsigned char* record, Parts* parts) noexcept nogil:
     """The record's own CRC where it carries one, else its body's."""
-    cdef const unsigned char* tail
-    cdef int i, alike = 0
-    cdef long long expected = 0
+    cdef int alike
+    cdef long long expected
     if parts.properties_size >= CRC_SIZE:
-        tail = record + parts.size - CRC_SIZE
-        for i in range(9):
-            alike += tail[i] == CRC_NAME[i]
-        for i in range(18, 8, -1):
-            alike += 48 <= tail[i] <= 57
-            expected = expected * 10 + tail[i] - 48
-        alike += tail[19] == 2
+        alike = crc_likeness(record + parts.size - CRC_SIZE, &expected)
         if alike == CRC_SIZE:
             return crc32(record, parts.size - CRC_SIZE) == expected
         if alike >= CRC_LIKENESS:
+            return False
+        if crc_is_torn(record + parts.size - CRC_SIZE):
             return False
     return crc32(record + parts.body, parts.body_size) == get32(record + 8)
 
@@ -282,14 +304,17 @@ cdef int encode_into(
     cdef int reconsume_times = draft.reconsume_times
     cdef long long born_timestamp_ms = draft.born_timestamp_ms
     cdef long long prepared_position = draft.prepared_position
-    cdef long long size
+    cdef long long size, unused
     cdef unsigned char* at
     cdef unsigned int crc
     cdef int i
     if (topic_size == 0 or topic_size > 255 or body_size > max_body or queue_id < 0
             or property_size > MAX_PROPERTIES - CRC_SIZE - 1
             or (born_size != 8 and born_size != 20) or (store_size != 8 and store_size != 20)
-            or has_crc_property(property_bytes, property_size)):
+            or has_crc_property(property_bytes, property_size)
+            or (not with_crc and property_size >= CRC_SIZE
+                and (crc_likeness(property_bytes + property_size - CRC_SIZE, &unused) >= CRC_LIKENESS
+                     or crc_is_torn(property_bytes + property_size - CRC_SIZE)))):
         return -1
     size = HEAD + born_size + 8 + store_size + 16 + body_size + 1 + long_topic + topic_size + 2 + properties_total
     if size + 8 > room:

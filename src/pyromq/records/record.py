@@ -49,7 +49,10 @@ def check_draft(draft: Draft, max_body_bytes: int) -> None:
 def record_properties(draft: Draft, with_crc: bool) -> bytes:
     """The draft's properties as the record holds them, up to the CRC."""
     properties = without_crc(draft.properties)
-    if with_crc and properties and not properties.endswith(b"\x02"):
+    if with_crc:
+        return properties + b"\x02" if properties and not properties.endswith(b"\x02") else properties
+    # What ends like a CRC would be taken for one: empty entries behind it, which readers skip, tell them apart.
+    while stored_crc(memoryview(properties), 0, len(properties)) is not None:
         properties += b"\x02"
     return properties
 
@@ -178,7 +181,22 @@ def stored_crc(buffer: memoryview, properties: int, end: int) -> int | None:
     alike += sum(byte in _DIGITS for byte in tail[9:19]) + (tail[19] == 2)
     if alike == layout.CRC_PROPERTY_SIZE:
         return int(tail[18:8:-1])
-    return -1 if alike >= _CRC_LIKENESS else None
+    return -1 if alike >= _CRC_LIKENESS or _is_torn(tail) else None
+
+
+def _is_torn(tail: bytes) -> bool:
+    """One side of a CRC property is there and the other is zeroes, or all of it is: a write that did not complete."""
+    left, right = tail.rstrip(b"\0"), tail.lstrip(b"\0")
+    if len(left) == len(right) == len(tail):
+        return False
+    return all(map(_fits_crc, left, range(len(tail)))) or all(
+        map(_fits_crc, right, range(len(tail) - len(right), len(tail)))
+    )
+
+
+def _fits_crc(byte: int, at: int) -> bool:
+    """May this byte stand here in a CRC property?"""
+    return byte == b"__CRC32#\x01"[at] if at < 9 else byte in _DIGITS if at < 19 else byte == 2
 
 
 def verify(buffer: memoryview, start: int, limit: int, position: int) -> Spans | str:

@@ -75,6 +75,12 @@ class RecoverPointFile:
         self._sequence, point = max(readable, key=lambda slot: slot[0])
         return point
 
+    def damaged_slots(self) -> list[int]:
+        """Where in the file a slot begins that was written and cannot be read."""
+        data = self._disk.read_bytes(self._path) if self._disk.exists(self._path) else b""
+        starts = range(0, min(len(data), 2 * _SLOT_BYTES), _SLOT_BYTES)
+        return [at for at in starts if any(data[at : at + _SLOT_BYTES]) and _read_slot(data[at:]) is None]
+
     def save(self, point: RecoverPoint) -> None:
         """Durable on return. Raises OSError."""
         if self._file is None:

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
 from pyromq.clock import Clock
-from pyromq.errors import CorruptFile, PyroMQError
+from pyromq.errors import CorruptFile, IllegalOffset, NotJson, WrongShape
 from pyromq.model.data_version import DataVersion
 from pyromq.model.group import GroupConfig
 from pyromq.model.ids import QueueOffset
@@ -41,7 +41,6 @@ from pyromq.model.json_form import (
     OFFSET,
     Json,
     JsonObject,
-    WrongShape,
     an_object,
     expect,
     from_json,
@@ -129,6 +128,11 @@ class JsonFile:
                 self._disk.replace_bytes(self.previous, data)  # a good copy first, whatever happens next
         self._disk.replace_bytes(self.path, data)
 
+    def problem(self) -> str | None:
+        """What is wrong with the file itself, whatever its copy has; None: nothing, or it is not there."""
+        found = self._look(self.path)
+        return None if found.missing else found.problem or None
+
     def _look(self, path: Path) -> _Copy:
         try:
             raw = self._disk.read_bytes(path)
@@ -141,7 +145,7 @@ class JsonFile:
         try:
             value = _decode(raw)
             self._check(value)
-        except (lenient_json.NotJson, WrongShape) as error:
+        except (NotJson, WrongShape) as error:
             return _Copy(raw, problem=str(error))
         return _Copy(raw, value)
 
@@ -365,12 +369,6 @@ class GroupTable(_Configs[GroupConfig]):
         if name in self.forbidden:
             left = {group: topics for group, topics in self.forbidden.items() if group != name}
             self._rest = {**self._rest, self.FORBIDDEN: left}
-
-
-class IllegalOffset(PyroMQError):
-    """An offset, queue or name that the table cannot hold: the caller's fault."""
-
-    code = 29  # INVALID_PARAMETER
 
 
 def _check_offset(queue: int, offset: int) -> None:

@@ -11,7 +11,7 @@ against the record that they point to.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from pyromq.model.ids import QueueId
 from pyromq.store.disk import Disk
 from pyromq.store.queue_cursor import ENTRY, QueueCursor
 from pyromq.store.segmented_file import SegmentedFile
-from pyromq.store.zeroes import zero
+from pyromq.store.zeroes import last_nonzero, zero
 
 #: Room on the disk is taken in steps, not for a whole file: a broker may have thousands of queues with few messages.
 RESERVE_BYTES = 6000 * ENTRY.size
@@ -56,6 +56,8 @@ class ConsumeQueue:
         self.min_offset = 0
         #: Entries below this offset were found on disk, not written by this process.
         self.found_below = 0
+        #: Its files were not what a writer leaves, and were thrown away.
+        self.is_damaged = False
         self._synced_to = 0
 
     # --- reading -----------------------------------------------------------------------------------------------------
@@ -82,7 +84,7 @@ class ConsumeQueue:
         segment = self.files.find(at)
         if segment is None:
             is_first = not self.files.segments
-            segment = self.files.create(at - at % self.files.file_bytes, reserve=False)
+            segment = self.files.create(at - at % self.files.file_bytes, reserve=False, durable=False)
             if is_first:
                 segment.file.reserve(0, at - segment.base + ENTRY.size)
                 self._fill_blanks(segment.buffer, (at - segment.base) // ENTRY.size)
@@ -109,20 +111,36 @@ class ConsumeQueue:
         if to <= self._synced_to:
             return
         for segment in list(self.files.segments):
-            if segment.base < to * ENTRY.size and segment.end > self._synced_to * ENTRY.size and segment.is_mapped:
+            if segment.base <= to * ENTRY.size and segment.end > self._synced_to * ENTRY.size and segment.is_mapped:
                 segment.file.sync()
         self._synced_to = to
 
     # --- recovery and retention --------------------------------------------------------------------------------------
 
-    def load(self) -> None:
+    def load(self, log_start: int = 0) -> None:
         """Find the files. A run with gaps or wrong lengths is thrown away: it can be built again."""
         try:
             self.files.load()
+            self.is_damaged = self.files.had_empty_file
         except CorruptStore:
             if not self.files.writable:
                 raise
-            self.discard()
+            if not self._drop_returned(log_start):
+                self.discard()
+                self.is_damaged = True
+
+    def _drop_returned(self, log_start: int) -> bool:
+        """Files that retention had removed, of which a crash brought back some and not others; False: no such gap."""
+        segments = self.files.segments
+        gaps = [n for n in range(1, len(segments)) if segments[n - 1].end != segments[n].base]
+        if not gaps:
+            return False
+        last = QueueEntry(*ENTRY.unpack_from(segments[gaps[-1] - 1].buffer, self.files.file_bytes - ENTRY.size))
+        if last.position >= log_start:
+            return False
+        for _ in range(gaps[-1]):
+            self.files.remove_first()
+        return True
 
     def discard(self) -> None:
         """Throw everything away, to be built again from the log."""
@@ -154,34 +172,62 @@ class ConsumeQueue:
         entry = self.entry(offset)
         return entry is not None and (entry.is_blank or is_good(offset, entry))
 
+    def written_from(self, offset: int) -> Iterator[QueueEntry]:
+        """What is written there from an offset on, whatever it is."""
+        for segment in self.files.segments:
+            start = max(offset * ENTRY.size - segment.base, 0)
+            end = last_nonzero(segment.buffer, start, segment.data_end(start)) if start < segment.size else start
+            for entry in ENTRY.iter_unpack(segment.buffer[start : end + -end % ENTRY.size]):
+                if any(entry):
+                    yield QueueEntry(*entry)
+
+    def resume_at(self, offset: int) -> None:
+        """Nothing is written from an offset on, and what is below it was synced: go on there."""
+        self.cursor.next_dispatch = self.cursor.next_append = offset
+        self.found_below = self._synced_to = offset
+
     def cut(self, offset: int) -> None:
         """Forget the entries from an offset on, and leave zeroes where they were."""
         at = offset * ENTRY.size
-        self.files.remove_from(-(-at // self.files.file_bytes) * self.files.file_bytes)
-        segment = self.files.find(at)
-        if segment is not None:
-            zero(segment.buffer, at - segment.base, segment.size)
+        kept = -(-at // self.files.file_bytes) * self.files.file_bytes
+        for segment in self.files.segments:
+            if segment.end > at:
+                start = max(at - segment.base, 0)
+                zero(segment.buffer, start, segment.data_end(start))
+            if segment.base >= kept:
+                segment.file.sync()  # a crash may bring the file back: then there is nothing in it
+        self.files.remove_from(kept)
         self.cursor.next_dispatch = self.cursor.next_append = self.found_below = offset
-        self._synced_to = min(self._synced_to, offset)
+        self.min_offset = min(self.min_offset, offset)
+        self._synced_to = -1  # the zeroes, too
         self.cursor.limit = 0  # the next write looks for its file again
 
     def drop_before(self, log_start: int) -> None:
         """The log begins at a later position now: forget what points before it. Keeps the last file."""
-        while len(self.files.segments) > 1:
-            last = self.entry(self.files.segments[0].end // ENTRY.size - 1)
-            if last is None or last.position >= log_start:
-                break
+        self.min_offset = self._first_from(log_start)
+        while len(self.files.segments) > 1 and self.files.segments[0].end <= self.min_offset * ENTRY.size:
             self.files.remove_first()
-        low = max(self.min_offset, self.files.start // ENTRY.size)
-        high = self.max_offset
+
+    def _first_from(self, position: int) -> int:
+        """The first offset whose message is at or behind a position. Positions grow; blanks between them have none."""
+        low, high = max(self.min_offset, self.files.start // ENTRY.size), self.max_offset
+        answer = high
+        oldest = self.entry(low)
+        if oldest is not None and not oldest.is_blank and oldest.position >= position:
+            return min(low, high)  # nothing is to go: no damaged entry in the middle may say otherwise
         while low < high:
-            middle = (low + high) // 2
-            entry = self.entry(middle)
-            if entry is None or entry.position < log_start or entry.is_blank:
-                low = middle + 1
-            else:
+            middle = offset = (low + high) // 2
+            entry = self.entry(offset)
+            while entry is not None and entry.is_blank and offset + 1 < high:
+                offset += 1
+                entry = self.entry(offset)
+            if entry is None or entry.is_blank:
                 high = middle
-        self.min_offset = low
+            elif entry.position < position:
+                low = offset + 1
+            else:
+                high, answer = middle, offset
+        return answer
 
     def close(self) -> None:
         self.cursor = QueueCursor()

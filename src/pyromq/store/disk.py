@@ -5,7 +5,7 @@ synced and shows what a power cut may leave (`pyromq.testing.SimDisk`).
 
 What the real one promises:
 
-- `create_mapped`: the file has all its blocks and its name is durable before anyone sees it. A crash in the
+- `create_mapped`: the file has its length, and the blocks that were asked for, before it has its name. A crash in the
   middle leaves nothing under the name. A full disk raises `OSError` (ENOSPC) and leaves nothing either.
 - `replace_bytes`: after a crash the file is the old one or the new one, never a mixture.
 - `MappedFile.buffer` stays valid for whoever holds a view of it, also after `close` and after the file is removed:
@@ -21,6 +21,7 @@ import mmap
 import os
 import shutil
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -71,6 +72,9 @@ class MappedFile(Protocol):
     def is_resident(self, start: int, end: int) -> bool:
         """True when reading these bytes needs no disk."""
 
+    def data_end(self, start: int) -> int:
+        """From here on to the end of the file nothing was ever written: there are only zeroes. At least `start`."""
+
     def close(self) -> None: ...
 
 
@@ -99,8 +103,11 @@ class Disk(Protocol):
 
     def modified_ms(self, path: Path) -> int: ...
 
-    def create_mapped(self, path: Path, size: int, *, reserve: bool) -> MappedFile:
-        """A new file of zeroes. With `reserve` all its blocks are taken now, else `MappedFile.reserve` takes them."""
+    def create_mapped(self, path: Path, size: int, *, reserve: bool, durable: bool = True) -> MappedFile:
+        """A new file of zeroes. With `reserve` all its blocks are taken now, else `MappedFile.reserve` takes them.
+
+        Unless it is `durable` at once its name becomes so with its first `sync`: for files that can be made anew.
+        """
 
     def open_mapped(self, path: Path, *, writable: bool = True) -> MappedFile: ...
 
@@ -119,23 +126,32 @@ class Disk(Protocol):
     def lock(self, path: Path) -> DirectoryLock:
         """Take the lock file or raise `Locked`."""
 
+    def lock_holder(self, path: Path) -> int | None:
+        """The pid that holds the lock, 0 when the system does not know whose it is, None when nobody does."""
+
 
 class OsMappedFile:
     """A mapped file of the operating system."""
 
-    __slots__ = ("_address", "_fd", "_mapping", "buffer", "path", "size")
+    __slots__ = ("_address", "_fd", "_mapping", "_sync_name", "buffer", "path", "size")
 
-    def __init__(self, path: Path, fd: int, *, writable: bool) -> None:
+    def __init__(self, path: Path, fd: int, *, writable: bool, sync_name: Callable[[Path], None] | None = None) -> None:
+        self._fd = -1  # the caller's, until it is mapped
+        #: Makes the file's name durable; None when it is.
+        self._sync_name = sync_name
         self.path = path
         self.size = os.fstat(fd).st_size
-        self._fd = fd
         access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
         self._mapping = mmap.mmap(fd, self.size, access=access)
         self._address = platform.address_of(self._mapping) if writable else 0
         self.buffer = memoryview(self._mapping)
+        self._fd = fd
 
     def sync(self) -> None:
         platform.sync_data(self._fd)
+        if self._sync_name is not None:
+            self._sync_name(self.path)
+            self._sync_name = None
 
     def reserve(self, start: int, end: int) -> None:
         platform.allocate(self._fd, start, min(end, self.size))
@@ -163,6 +179,9 @@ class OsMappedFile:
 
     def is_resident(self, start: int, end: int) -> bool:
         return not self._address or platform.is_resident(self._address, start, min(end, self.size))
+
+    def data_end(self, start: int) -> int:
+        return platform.data_end(self._fd, start, self.size)
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -198,13 +217,26 @@ class OsDisk:
 
     def __init__(self, staging: Path) -> None:
         self._staging = staging
+        #: Directories with names in them that are not durable yet.
+        self._unsynced: set[Path] = set()
 
     def make_dir(self, path: Path) -> None:
+        self._make_dir(path)
+        self._sync_name(path)
+
+    def _make_dir(self, path: Path) -> None:
         missing = [parent for parent in (path, *path.parents) if not parent.exists()]
         for directory in reversed(missing):
             with contextlib.suppress(FileExistsError):
                 directory.mkdir()
-            _sync_directory(directory.parent)
+            self._unsynced.add(directory.parent)
+
+    def _sync_name(self, path: Path) -> None:
+        """Make a name durable, and those of the directories on the way to it that are new."""
+        for directory in path.parents:
+            if directory in self._unsynced:
+                self._unsynced.discard(directory)  # first: another name may come while it is being synced
+                _sync_directory(directory)
 
     def names(self, path: Path) -> list[str]:
         try:
@@ -221,19 +253,22 @@ class OsDisk:
     def modified_ms(self, path: Path) -> int:
         return path.stat().st_mtime_ns // 1_000_000
 
-    def create_mapped(self, path: Path, size: int, *, reserve: bool) -> MappedFile:
-        self.make_dir(path.parent)
-        self.make_dir(self._staging)
+    def create_mapped(self, path: Path, size: int, *, reserve: bool, durable: bool = True) -> MappedFile:
+        self._make_dir(path.parent)
+        self._make_dir(self._staging)
         draft = self._staging / f"{path.parent.name}-{path.name}"
         fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
             if reserve:
                 platform.allocate(fd, 0, size)
             os.ftruncate(fd, size)
-            os.fsync(fd)
+            if durable:
+                os.fsync(fd)
             draft.rename(path)
-            _sync_directory(path.parent)
-            return OsMappedFile(path, fd, writable=True)
+            self._unsynced.add(path.parent)
+            if durable:
+                self._sync_name(path)
+            return OsMappedFile(path, fd, writable=True, sync_name=None if durable else self._sync_name)
         except BaseException:
             os.close(fd)
             draft.unlink(missing_ok=True)
@@ -288,25 +323,38 @@ class OsDisk:
             os.pwrite(fd, b"lock", 0)  # what RocketMQ writes there
             return _OsLock(path, fd)
         except BlockingIOError:
-            pid = _lock_holder(fd)
+            pid = _holder(fd) or None
             os.close(fd)
             raise Locked(pid) from None
         except BaseException:
             os.close(fd)
             raise
 
+    def lock_holder(self, path: Path) -> int | None:
+        path = path.resolve()
+        if path in _held_here:  # opening and closing the file once more would drop the lock that is held
+            return os.getpid()
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            return _holder(fd)
+        finally:
+            os.close(fd)
+
 
 _FLOCK = struct.Struct("hhqqi4x")  # type, whence, start, length, pid: Linux, 64 bits
 
 
-def _lock_holder(fd: int) -> int | None:
-    """The pid that holds the record lock on the first byte, as the system tells it."""
+def _holder(fd: int) -> int | None:
+    """The pid that holds the record lock on the first byte, as the system tells it; 0: unknown; None: nobody."""
     try:
         answer = fcntl.fcntl(fd, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
         kind, _, _, _, pid = _FLOCK.unpack(answer)
     except (OSError, struct.error):  # pragma: no cover - another layout than Linux's
         return None
-    return int(pid) if kind != fcntl.F_UNLCK and pid > 0 else None
+    return None if kind == fcntl.F_UNLCK else max(int(pid), 0)
 
 
 def _sync_directory(path: Path) -> None:

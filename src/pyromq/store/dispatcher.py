@@ -10,17 +10,25 @@ import logging
 from collections.abc import Callable
 
 from pyromq.config import StoreConfig, parse_delay_levels
+from pyromq.errors import CorruptLog
 from pyromq.records import layout, record
 from pyromq.records.java_hash import tag_code
 from pyromq.records.properties import split_properties
 from pyromq.store.commit_log import CommitLog
-from pyromq.store.consume_queue import BLANK_SIZE, ConsumeQueue
+from pyromq.store.consume_queue import BLANK_SIZE, ConsumeQueue, QueueEntry
 from pyromq.store.key_index import KeyIndex
 from pyromq.store.queue_cursor import dispatch
 from pyromq.store.queue_table import QueueTable, is_safe_topic
+from pyromq.store.segmented_file import Segment
 from pyromq.store.watermarks import Watermark, Watermarks
 
 log = logging.getLogger("pyromq.store")
+
+#: A delay level of more digits is too large anyway, and Python refuses to read one of thousands.
+_LEVEL_DIGITS = 10
+
+#: A queue that another writer left with a hole is filled with blanks, up to this many: a larger one is nonsense.
+MAX_GAP = 1_000_000
 
 #: Take the records in `[from, to)` of a buffer; where it stopped.
 TakeSpan = Callable[[memoryview, int, int], int]
@@ -30,8 +38,8 @@ def queue_code(topic: bytes, properties: bytes, store_timestamp_ms: int, delays_
     """What the entry of a record holds beside its place: the tag's hash, or when a delayed message is due."""
     found = dict(split_properties(properties))
     level = found.get(b"DELAY", b"")
-    if topic == layout.SCHEDULE_TOPIC and level.isdigit() and int(level) > 0:
-        return store_timestamp_ms + delays_ms[min(int(level), len(delays_ms)) - 1]
+    if topic == layout.SCHEDULE_TOPIC and level.isdigit() and (number := int(level[:_LEVEL_DIGITS])) > 0:
+        return store_timestamp_ms + delays_ms[min(number, len(delays_ms)) - 1]
     tag = found.get(b"TAGS")
     return tag_code(tag) if tag else 0
 
@@ -56,6 +64,8 @@ class Dispatcher:
         self.last_timestamp_ms = 0
         #: Recovery may meet records that are in their queue already, and gaps that another writer left.
         self.recovering = False
+        #: Queues that lacked entries which the log says they had.
+        self.gaps = 0
 
     # --- queues ------------------------------------------------------------------------------------------------------
 
@@ -64,7 +74,7 @@ class Dispatcher:
         return self._follow(self._marks.dispatched, self._dispatch_span, max_bytes)
 
     def _dispatch_span(self, buffer: memoryview, start: int, end: int) -> int:
-        """Until the end, or a blank."""
+        """Until the end, or a blank. Raises OSError only for the first record: what was done before counts."""
         at = start
         while at < end:
             done = dispatch(buffer, at, end, self._queues.cursors)
@@ -76,7 +86,12 @@ class Dispatcher:
             spans = record.spans_of(buffer, at, end)
             if isinstance(spans, str):
                 break
-            self.dispatch_one(buffer, at, spans)
+            try:
+                self.dispatch_one(buffer, at, spans)
+            except OSError:
+                if at == start:
+                    raise
+                break
             at += spans.total_size
         return at
 
@@ -88,8 +103,11 @@ class Dispatcher:
         if not layout.has_queue_offset(flags):
             return
         topic = bytes(buffer[spans.topic : spans.topic_end])
-        if not is_safe_topic(topic):
-            log.error("the message at position %d is in no queue: %r cannot be a topic", position, topic)
+        if not is_safe_topic(topic) or queue_id < 0 or queue_offset < 0:
+            log.error(
+                "the message at position %d is in no queue: there is no offset %d in queue %d of topic %r",
+                position, queue_offset, queue_id, topic,
+            )  # fmt: skip
             return
         queue = self._queues.get_or_create(topic, queue_id)
         properties = bytes(buffer[spans.properties : spans.properties_end])
@@ -99,7 +117,7 @@ class Dispatcher:
     def _put(self, queue: ConsumeQueue, offset: int, position: int, size: int, code: int) -> None:
         cursor = queue.cursor
         if offset != cursor.next_dispatch:
-            if not self._line_up(queue, offset, position):
+            if not self._line_up(queue, offset, QueueEntry(position, size, code)):
                 return
             cursor = queue.cursor
         if cursor.next_dispatch >= cursor.limit:
@@ -107,17 +125,22 @@ class Dispatcher:
         cursor.put(position, size, code)
         cursor.next_append = max(cursor.next_append, cursor.next_dispatch)
 
-    def _line_up(self, queue: ConsumeQueue, offset: int, position: int) -> bool:
+    def _line_up(self, queue: ConsumeQueue, offset: int, entry: QueueEntry) -> bool:
         """A record that is not the next of its queue: only recovery meets one. False: it is there already."""
+        position = entry.position
         assert self.recovering, f"queue {queue.id} expects offset {queue.max_offset}, position {position} has {offset}"
         if not queue.files.segments:
+            self.gaps += 1
             queue.start_at(offset)
         elif offset < queue.max_offset:
-            entry = queue.entry(offset)
-            if entry is not None and entry.position == position:
+            if queue.entry(offset) == entry:
                 return False
             queue.cut(offset)
+        elif offset - queue.max_offset > MAX_GAP:
+            log.error("the message at position %d is in no queue: %s has no offset %d", position, queue.id, offset)
+            return False
         else:
+            self.gaps += 1
             log.error(
                 "queue %s has no messages from offset %d to %d: the log goes on at %d (position %d)",
                 queue.id, queue.max_offset, offset - 1, offset, position,
@@ -150,9 +173,22 @@ class Dispatcher:
             reached = take(segment.buffer, at, min(soon, segment.end) - segment.base)
             if reached == at:
                 # Nothing was taken: a blank, or a record that is longer than the slice.
-                size, magic = layout.BLANK.unpack_from(segment.buffer, at)
-                end = segment.size if magic == layout.MAGIC_BLANK else at + size
-                reached = end if magic == layout.MAGIC_BLANK else take(segment.buffer, at, end)
-                assert reached == end <= segment.size, f"position {mark.value} of the log holds no record"
+                magic = layout.BLANK.unpack_from(segment.buffer, at)[1]
+                if magic == layout.MAGIC_BLANK:
+                    reached = segment.size
+                else:
+                    reached = take(segment.buffer, at, self._record_end(segment, at))
+                    assert reached > at, f"position {mark.value} of the log was not taken"
             mark.advance(segment.base + reached)
         return mark.value == goal
+
+    @staticmethod
+    def _record_end(segment: Segment, at: int) -> int:
+        """Behind the record there. Raises CorruptLog when there is none: old data is not scanned at each start."""
+        spans = record.spans_of(segment.buffer, at, segment.size)
+        if isinstance(spans, str):
+            position = segment.base + at
+            raise CorruptLog(
+                segment.path, position, f"no record ({spans})", "restore the file from a replica or a backup"
+            )
+        return at + spans.total_size

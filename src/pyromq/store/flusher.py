@@ -69,8 +69,10 @@ class Flusher:
         """Sync again and again, on another thread, until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
+            # Not `wait_for`: before Python 3.12 it can swallow a cancellation that meets the event.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), self._config.interval_ms / 1000)
+                async with asyncio.timeout(self._config.interval_ms / 1000):
+                    await self._wake.wait()
             self._wake.clear()
             target, timestamp_ms, segments = self._pending()
             if segments:

@@ -219,21 +219,35 @@ class KeyIndex:
     # --- writing -----------------------------------------------------------------------------------------------------
 
     def index_span(self, buffer: memoryview, start: int, end: int) -> int:
-        """Index the records in `[start, end)`; where it stopped (a blank, or the end). Raises OSError."""
+        """Index the records in `[start, end)`; where it stopped (a blank, or the end).
+
+        Raises OSError only for the first record: what was done before counts.
+        """
         at = start
         while at < end:
-            file = self._writable_file()
-            reached = index_keys(buffer, at, end, file.cursor)
+            try:
+                reached = self._index_some(buffer, at, end)
+            except OSError:
+                if at == start:
+                    raise
+                break
             if reached == at:
-                spans = record.spans_of(buffer, at, end)
-                if isinstance(spans, str):
-                    break
-                self.index_one(buffer, at, spans)
-                reached = at + spans.total_size
+                break
             at = reached
         if self.files:
             self.files[-1].write_header()
         return at
+
+    def _index_some(self, buffer: memoryview, at: int, end: int) -> int:
+        """Some records, at least one; `at` when there is none."""
+        reached = index_keys(buffer, at, end, self._writable_file().cursor)
+        if reached > at:
+            return reached
+        spans = record.spans_of(buffer, at, end)
+        if isinstance(spans, str):
+            return at
+        self.index_one(buffer, at, spans)
+        return at + spans.total_size
 
     def index_one(self, buffer: memoryview, at: int, spans: record.Spans) -> None:
         """Any record, one key at a time, going on in a new file where one is full."""
@@ -265,9 +279,14 @@ class KeyIndex:
 
     def _create(self) -> IndexFile:
         name = self._new_name()
-        file = self._disk.create_mapped(self._directory / name, self.file_bytes, reserve=False)
-        # Keys fall anywhere in the slots: all of them need room now.
-        file.reserve(0, HEADER.size + _SLOT.size * self._slots)
+        file = self._disk.create_mapped(self._directory / name, self.file_bytes, reserve=False, durable=False)
+        try:
+            # Keys fall anywhere in the slots: all of them need room now.
+            file.reserve(0, HEADER.size + _SLOT.size * self._slots)
+        except OSError:
+            file.close()
+            self._disk.remove(self._directory / name)
+            raise
         return IndexFile(name, file, self._slots, self._entries)
 
     def _new_name(self) -> str:

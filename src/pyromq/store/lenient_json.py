@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 import orjson
 
-from pyromq.errors import PyroMQError
+from pyromq.errors import NotJson
 from pyromq.model.json_form import Json
 
 #: RocketMQ's deepest file (the retry policy of a group) has 6 levels; a writer gives up at 254.
@@ -29,10 +29,6 @@ _STRING_OR_BARE_KEY = re.compile(
     rb"|(?P<before>[{,]\s*+)(?P<key>-?\d++)(?P<after>\s*+:)",
     re.DOTALL,
 )
-
-
-class NotJson(PyroMQError):
-    """Bytes that are no JSON, or JSON nested too deep. Says what is wrong with them."""
 
 
 def loads(data: bytes) -> Json:

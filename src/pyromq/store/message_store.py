@@ -218,10 +218,14 @@ class MessageStore:
             # Queues and index can be built again: the log itself is whole, and it is what must be synced.
             log.warning("the disk is full, queues or index are not complete; the next start completes them: %s", error)
         self.flusher.sync_now()
-        if self.index is not None:
-            self.index.sync_all()
-        self.points.save(clean=True)
-        self._abort.clear()
+        try:
+            if self.index is not None:
+                self.index.sync_all()
+            self.points.save(clean=True)
+        except OSError as error:
+            log.warning("the recover point could not be written; the next start has more to scan: %s", error)
+        else:
+            self._abort.clear()
 
     def _close_files(self) -> None:
         if self._threads is not None:
@@ -480,11 +484,13 @@ class MessageStore:
         return data
 
     def _is_in_its_queue(self, data: memoryview, position: int) -> bool:
-        """Bytes inside a body can look like a record; a real one that should be in a queue is there."""
+        """Bytes inside a body can look like a record; a real one is in its queue."""
         spans = record.spans_of(data, 0, len(data))
         assert not isinstance(spans, str)
-        if not layout.has_queue_offset(spans.storage_flags) or position >= self.marks.dispatched.value:
-            return True
+        if not layout.has_queue_offset(spans.storage_flags):
+            return False
+        if position >= self.marks.dispatched.value and not self._try_dispatch():
+            return False
         head = layout.HEAD.unpack_from(data)
         queue = self.queues.get(bytes(data[spans.topic : spans.topic_end]), head[3])
         if queue is None:
@@ -536,15 +542,24 @@ class MessageStore:
         queue = self._queue(topic, queue_id)
         if queue is None:
             return 0
+        first = self._first_stored(queue, timestamp_ms + (1 if upper else 0))
+        return max(first - 1, queue.min_offset) if upper else first
+
+    def _first_stored(self, queue: ConsumeQueue, timestamp_ms: int) -> int:
+        """The first offset stored at or after a time. Times grow along a queue; a hole in it has none."""
         low, high = queue.min_offset, queue.max_offset
+        answer = high
         while low < high:
-            middle = (low + high) // 2
-            stored_ms = self.store_time(queue, middle)
-            if stored_ms is None or stored_ms < timestamp_ms or (upper and stored_ms == timestamp_ms):
-                low = middle + 1
-            else:
+            middle = offset = (low + high) // 2
+            while (stored_ms := self.store_time(queue, offset)) is None and offset + 1 < high:
+                offset += 1
+            if stored_ms is None:
                 high = middle
-        return max(low - 1, queue.min_offset) if upper else low
+            elif stored_ms < timestamp_ms:
+                low = offset + 1
+            else:
+                high, answer = middle, offset
+        return answer
 
     def store_time(self, queue: ConsumeQueue, offset: int) -> int | None:
         """When the message of an offset was stored; None for a hole."""

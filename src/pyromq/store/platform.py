@@ -24,6 +24,7 @@ def _load_libc() -> ctypes.CDLL | None:
         libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
         libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
         libc.mlock.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+        libc.munlock.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     except (OSError, AttributeError):  # pragma: no cover - a system without these calls
         return None
     return libc
@@ -51,8 +52,26 @@ def allocate(fd: int, start: int, end: int) -> None:
         else:
             return
     size = os.fstat(fd).st_size
+    inside = min(end, size)
+    for at in range(start, inside, len(_ZEROES)):  # a hole gets its blocks when its zeroes are written
+        os.pwrite(fd, os.pread(fd, min(len(_ZEROES), inside - at), at), at)
     for at in range(max(start, size), end, len(_ZEROES)):
         os.pwrite(fd, _ZEROES[: min(len(_ZEROES), end - at)], at)
+
+
+def data_end(fd: int, start: int, size: int) -> int:
+    """Behind the last byte of a file that may not be zero, as its file system knows it."""
+    if not hasattr(os, "SEEK_DATA"):
+        return size
+    at = start
+    while at < size:
+        try:
+            at = os.lseek(fd, os.lseek(fd, at, os.SEEK_DATA), os.SEEK_HOLE)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return at  # a hole until the end
+            return size
+    return size
 
 
 def sync_data(fd: int) -> None:
@@ -75,12 +94,13 @@ def release_pages(address: int, start: int, end: int) -> None:
     start = -(-start // PAGE) * PAGE
     end -= end % PAGE
     if _libc is not None and end > start:
+        _libc.munlock(address + start, end - start)  # locked pages cannot be given back
         _libc.madvise(address + start, end - start, _MADV_DONTNEED)
 
 
-def lock_in_memory(address: int, size: int) -> bool:
-    """Keep memory from being swapped out; False where the system or its limits do not allow it."""
-    return _libc is not None and _libc.mlock(address, size) == 0
+def lock_in_memory(address: int, start: int, end: int) -> bool:
+    """Bring memory in and keep it from being swapped out; False where the system's limits do not allow it."""
+    return _libc is not None and _libc.mlock(address + start, end - start) == 0
 
 
 def is_resident(address: int, start: int, end: int) -> bool:

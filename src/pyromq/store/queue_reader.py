@@ -144,6 +144,9 @@ def read_queue(
         assert segment is not None, f"queue {queue.id} has no file for offset {at}"
         first = segment.base // ENTRY.size
         end = min(last, segment.end // ENTRY.size)
+        is_found = at < queue.found_below  # an entry that was on disk may point at anything, also at what is new
+        if is_found:
+            end = min(end, queue.found_below)
         reached = first + collect(
             segment.buffer,
             at - first,
@@ -152,7 +155,7 @@ def read_queue(
             log.files.file_bytes,
             log.files.buffers,
             readable,
-            checked_below,
+            readable if is_found else checked_below,
             queue.topic,
             queue.id.number,
             first,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pyromq.errors import IllegalMessage
 from pyromq.model.ids import QueueId
+from pyromq.records.layout import MAX_TOPIC
 from pyromq.store.consume_queue import ConsumeQueue
 from pyromq.store.disk import Disk
 from pyromq.store.queue_cursor import QueueCursor, queue_key
@@ -14,7 +15,7 @@ from pyromq.store.queue_cursor import QueueCursor, queue_key
 
 def is_safe_topic(topic: bytes) -> bool:
     """A topic becomes the name of a directory: no other directory may be meant by it."""
-    return bool(topic) and b"/" not in topic and b"\0" not in topic and topic not in (b".", b"..")
+    return 0 < len(topic) <= MAX_TOPIC and b"/" not in topic and b"\0" not in topic and topic not in (b".", b"..")
 
 
 class QueueTable:
@@ -29,13 +30,13 @@ class QueueTable:
         #: The same queues' writing ends, for the loops that fill them.
         self.cursors: dict[bytes, QueueCursor] = {}
 
-    def load(self) -> None:
+    def load(self, log_start: int = 0) -> None:
         """Every queue that has a directory."""
         for topic in self._disk.names(self._directory):
             for number in self._disk.names(self._directory / topic):
-                if number.isascii() and number.isdigit():
+                if number.isascii() and number.isdigit() and len(number) <= 10 and int(number) < 1 << 31:
                     queue = self.get_or_create(topic.encode("utf-8", "surrogateescape"), int(number))
-                    queue.load()
+                    queue.load(log_start)
                     self.cursors[queue_key(queue.topic, queue.id.number)] = queue.cursor
 
     def get(self, topic: bytes, number: int) -> ConsumeQueue | None:

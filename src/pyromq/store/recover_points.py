@@ -96,7 +96,9 @@ class RecoverPoints:
             index_to=max(point.index_to, start) if point.index_to else 0,
             clean=False,
         )
-        self._carry_out(Plan([], [], moved, self._checkpoint()))
+        # What a queue's next offset is, only its own entries tell once its messages are gone.
+        queues = [(queue, queue.max_offset) for queue in self._queues]
+        self._carry_out(Plan(queues, [], moved, self._checkpoint()))
 
     def _carry_out(self, plan: Plan) -> None:
         try:
@@ -162,7 +164,8 @@ class RecoverPoints:
         while True:
             distance = self.current.synced + self._config.recover_point_bytes
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._marks.synced.wait(distance), self._config.recover_point_interval_ms / 1000)
+                async with asyncio.timeout(self._config.recover_point_interval_ms / 1000):
+                    await self._marks.synced.wait(distance)
             async with self.lock:
                 plan = self.plan()
                 if plan.point == self.current:

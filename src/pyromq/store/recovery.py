@@ -19,7 +19,7 @@ from typing import NamedTuple
 from pyromq.errors import CorruptLog
 from pyromq.records import layout, record
 from pyromq.records.scan import Scan, Stop, scan, why_bad
-from pyromq.store.checkpoint import Checkpoint, RecoverPoint
+from pyromq.store.checkpoint import Checkpoint
 from pyromq.store.consume_queue import ConsumeQueue, QueueEntry
 from pyromq.store.disk import Disk
 from pyromq.store.segmented_file import Segment, SegmentedFile
@@ -134,9 +134,9 @@ def is_boundary(files: SegmentedFile, position: int) -> bool:
     return found.stop is Stop.LIMIT and found.end == position - segment.base
 
 
-def refuse_damage(files: SegmentedFile, found: LogEnd, point: RecoverPoint | None) -> None:
+def refuse_damage(files: SegmentedFile, found: LogEnd, synced: int) -> None:
     """Raise CorruptLog when the log ends below the position up to which it was synced."""
-    if point is None or found.end >= point.synced:
+    if found.end >= synced:
         return
     segment = files.find(found.end)
     path = segment.path if segment is not None else files.path_of(found.end - found.end % files.file_bytes)
@@ -144,7 +144,7 @@ def refuse_damage(files: SegmentedFile, found: LogEnd, point: RecoverPoint | Non
         path,
         found.end,
         f"damage in synced data ({found.damage or 'zeroes where a record must be'})",
-        f"everything below {point.synced} was on the disk, so this is no torn tail. Restore the file from a replica or "
+        f"everything below {synced} was on the disk, so this is no torn tail. Restore the file from a replica or "
         f"a backup, or give up what follows with `pyromq store recover --truncate-at {found.end}`",
     )
 
@@ -160,11 +160,14 @@ def cut_log(files: SegmentedFile, end: int, keep_in: Path) -> tuple[int, Path | 
         if segment.end <= end:
             break
         at = max(end - segment.base, 0)
-        behind = last_nonzero(segment.buffer, at, segment.size)
+        behind = last_nonzero(segment.buffer, at, segment.data_end(at))
         if behind > at:
             cut += behind - at
             kept = _keep(files.disk, keep_in, segment, at, behind)
-        if segment.base >= end:
+        if segment.base > end:
+            # A crash may bring the file back: then it begins with nothing.
+            zero(segment.buffer, 0, min(behind, layout.SMALLEST_RECORD))
+            segment.file.sync()
             files.remove_from(segment.base)
         elif behind > at:
             zero(segment.buffer, at, behind)
@@ -178,10 +181,11 @@ def _keep(disk: Disk, directory: Path, segment: Segment, start: int, end: int) -
     return path
 
 
-def cut_queue(files: SegmentedFile, queue: ConsumeQueue, start: int, *, trust: bool) -> None:
+def cut_queue(files: SegmentedFile, queue: ConsumeQueue, start: int, *, trust: bool) -> bool:
     """Keep the entries of records below `start`; the dispatcher writes the others again.
 
     Without `trust` an entry counts only if the log agrees: a crash may leave any subset of what was not synced.
+    False: among what was cut are entries of records below `start`, which were synced: the queue is damaged.
     """
 
     def is_good(offset: int, entry: QueueEntry) -> bool:
@@ -190,10 +194,17 @@ def cut_queue(files: SegmentedFile, queue: ConsumeQueue, start: int, *, trust: b
         return trust or entry.position < files.start or entry_matches(files, queue, offset, entry)
 
     end = queue.find_end(is_good)
-    if queue.files.segments:
-        queue.cut(end)
+    intact, ends_there = not queue.is_damaged, True
+    for entry in queue.written_from(end):
+        ends_there = False
+        if trust or 0 <= entry.position < start:
+            intact = False
+            break
+    if ends_there:
+        queue.resume_at(end)
     else:
-        queue.cursor.next_dispatch = queue.cursor.next_append = end
+        queue.cut(end)
+    return intact
 
 
 def entry_matches(files: SegmentedFile, queue: ConsumeQueue, offset: int, entry: QueueEntry) -> bool:

@@ -41,6 +41,10 @@ class Segment:
     def buffer(self) -> memoryview:
         return self.file.buffer
 
+    def data_end(self, start: int) -> int:
+        """Behind the last byte that may not be zero. Looking at the bytes themselves would bring in every page."""
+        return min(self.file.data_end(start), self.size) if start < self.size else self.size
+
     @property
     def is_mapped(self) -> bool:
         return self._file is not None
@@ -65,17 +69,29 @@ class SegmentedFile:
         self.file_bytes = file_bytes
         self.writable = writable
         self.segments: list[Segment] = []
+        #: A file without bytes was found, and removed.
+        self.had_empty_file = False
         #: The segments' bytes, for loops that go through many; None: not looked at yet (see `map`).
         self.buffers: list[memoryview | None] = []
 
-    def load(self) -> None:
-        """Find the files. Raises CorruptStore for names, lengths or gaps that no run of ours has."""
+    def load(self, given_up_below: int = 0) -> None:
+        """Find the files. Raises CorruptStore for names, lengths or gaps that no run of ours has.
+
+        Removing a file is not durable at once: a crash may bring back some of those that were removed, and not others.
+        Those below `given_up_below` are removed again, and so are files behind a gap that begin with zeroes.
+        """
         names = self.disk.names(self.directory)
         if names and not self.disk.size(self.directory / names[-1]) and self.writable:
             # Made by a writer that was stopped before it gave the file its length: there is nothing in it.
             self.disk.remove(self.directory / names.pop())
+            self.had_empty_file = True
         self.segments = [self._segment(name) for name in names]
         self.buffers = [None] * len(self.segments)
+        while self.segments and self.segments[0].end <= given_up_below and self.writable:
+            self.remove_first()
+        gap = next((n for n in range(1, len(self.segments)) if self.segments[n - 1].end != self.segments[n].base), None)
+        if gap is not None and self.writable and not any(any(each.buffer[:8]) for each in self.segments[gap:]):
+            self.remove_from(self.segments[gap].base)
         for before, after in zip(self.segments, self.segments[1:], strict=False):
             if before.end != after.base:
                 raise CorruptStore(
@@ -128,10 +144,10 @@ class SegmentedFile:
         self.buffers[number] = segment.buffer
         return True
 
-    def create(self, base: int, *, reserve: bool) -> Segment:
+    def create(self, base: int, *, reserve: bool, durable: bool = True) -> Segment:
         """A new file of zeroes, not yet part of the run: safe to call from another thread."""
         path = self.path_of(base)
-        file = self.disk.create_mapped(path, self.file_bytes, reserve=reserve)
+        file = self.disk.create_mapped(path, self.file_bytes, reserve=reserve, durable=durable)
         return Segment(self.disk, path, base, self.file_bytes).adopt(file)
 
     def add(self, segment: Segment) -> None:

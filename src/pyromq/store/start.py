@@ -24,6 +24,8 @@ from pyromq.store.watermarks import Watermarks
 
 log = logging.getLogger("pyromq.store")
 
+GIVEN_UP = "given up as asked"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
@@ -43,13 +45,12 @@ class Start:
     ) -> tuple[RecoverPoint | None, LogEnd, RecoveryReport]:
         """Steps 1 and 2 without changing anything that matters. Raises CorruptLog."""
         files = self.log.files
-        files.load()
-        self._forget_removed(point)
+        files.load(point.log_start if point is not None else 0)
         start = self._scan_start(point, clean)
         found = recovery.find_log_end(files, start, self.threads)
         if truncate_at is not None:
             point, found = self._give_up_from(truncate_at, found, point)
-        recovery.refuse_damage(files, found, point)
+        recovery.refuse_damage(files, found, self._synced_to(point, found, clean))
         report = RecoveryReport(
             clean=clean,
             scanned_from=min(start, found.end),
@@ -67,12 +68,6 @@ class Start:
 
     # --- the log -----------------------------------------------------------------------------------------------------
 
-    def _forget_removed(self, point: RecoverPoint | None) -> None:
-        """A crash can bring a file back that retention had removed."""
-        files = self.log.files
-        while point is not None and files.segments and files.segments[0].end <= point.log_start:
-            files.remove_first()
-
     def _scan_start(self, point: RecoverPoint | None, clean: bool) -> int:
         files = self.log.files
         if point is not None:
@@ -82,6 +77,13 @@ class Start:
         if clean:
             return recovery.clean_scan_start(files.segments)
         return recovery.crash_scan_start(files.segments, self.checkpoint_file.load())
+
+    @staticmethod
+    def _synced_to(point: RecoverPoint | None, found: LogEnd, clean: bool) -> int:
+        """Up to where the log was on the disk. Another program that stopped cleanly synced everything that it wrote."""
+        if point is not None:
+            return point.synced
+        return found.end + 1 if clean and found.damage not in (None, GIVEN_UP) else 0
 
     def _give_up_from(
         self, position: int, found: LogEnd, point: RecoverPoint | None
@@ -105,7 +107,7 @@ class Start:
                 index_to=0,
                 index_file=0,
             )
-        return point, found._replace(end=position, damage="given up as asked")
+        return point, found._replace(end=position, damage=GIVEN_UP)
 
     def _cut_log(self, point: RecoverPoint | None, found: LogEnd, report: RecoveryReport) -> None:
         """Behind the end there must be nothing. A clean stop leaves nothing but a segment made ahead."""
@@ -132,22 +134,38 @@ class Start:
     # --- queues and index --------------------------------------------------------------------------------------------
 
     def _recover_queues(self, report: RecoveryReport, *, rebuild: bool) -> None:
-        start = self.log.start if rebuild else report.scanned_from
-        self.queues.load()
+        start = report.scanned_from
+        self.queues.load(self.log.start)
         # Nothing was written since the recover point: what the queues have was synced with it.
         trust = report.clean and report.scanned_from == report.log_end
+        intact = not rebuild
         for queue in self.queues:
             if rebuild:
                 self.queues.discard(queue)
-            recovery.cut_queue(self.log.files, queue, start, trust=trust)
-        self.marks.dispatched.reset(start)
-        self.dispatcher.recovering = True
-        self.dispatcher.dispatch()
-        self.dispatcher.recovering = False
+            if not recovery.cut_queue(self.log.files, queue, start, trust=trust):
+                log.error("queue %s is not as it was synced: its entries are written again from the log", queue.id)
+                intact = False
+        if not intact or not self._dispatch_from(start):
+            self._check_whole_log(report.log_end)
+            self._dispatch_from(self.log.start)
         self.dispatcher.last_timestamp_ms = self.log.last_timestamp_ms
         for queue in self.queues:
             queue.cursor.next_append = queue.max_offset
             queue.drop_before(self.log.start)
+
+    def _dispatch_from(self, start: int) -> bool:
+        """False when a queue lacks entries of records before `start`: they were lost after they had been synced."""
+        self.marks.dispatched.reset(start)
+        self.dispatcher.gaps = 0
+        self.dispatcher.recovering = True
+        self.dispatcher.dispatch()
+        self.dispatcher.recovering = False
+        return not self.dispatcher.gaps or start == self.log.start
+
+    def _check_whole_log(self, end: int) -> None:
+        """Queues are about to be built from parts of the log that nobody looked at yet. Raises CorruptLog."""
+        found = recovery.find_log_end(self.log.files, self.log.start, self.threads)
+        recovery.refuse_damage(self.log.files, found, end)
 
     def _recover_index(self, point: RecoverPoint | None, end: int, *, clean: bool, rebuild: bool) -> int:
         """Keep what was synced whole; from where the rest is to be indexed."""

@@ -275,6 +275,9 @@ class SimMappedFile:
     def is_resident(self, start: int, end: int) -> bool:
         return self.path not in self._disk.cold
 
+    def data_end(self, start: int) -> int:
+        return self.size
+
     def close(self) -> None:
         self._open = False
 
@@ -352,7 +355,7 @@ class SimDisk:
     def modified_ms(self, path: Path) -> int:
         return self._file(path).modified_ms
 
-    def create_mapped(self, path: Path, size: int, *, reserve: bool) -> MappedFile:
+    def create_mapped(self, path: Path, size: int, *, reserve: bool, durable: bool = True) -> MappedFile:
         self._step("create", path)
         pages = _pages_between(0, size) if reserve else 0
         self._require_room(pages, path)
@@ -361,7 +364,8 @@ class SimDisk:
         mapped = SimMappedFile(self, path, file, writable=True)
         with self._guard:
             self._rename(path, file)
-            self._settle(path.parent)
+            if durable:
+                self._settle(path.parent)
         return mapped
 
     def open_mapped(self, path: Path, *, writable: bool = True) -> MappedFile:
@@ -422,6 +426,9 @@ class SimDisk:
         if path not in self._names:
             self._write_new(path, b"lock")
         return _SimLock(self._held, path)
+
+    def lock_holder(self, path: Path) -> int | None:
+        return self._pid if path in self._held else None
 
     # -- power cuts --------------------------------------------------------------------------------
 
@@ -579,6 +586,8 @@ class SimDisk:
     def _sync_file(self, path: Path, file: _File) -> None:
         self._step("sync", path)
         self._finish_sync(path, file)
+        if path in self._unsynced_names and self._names.get(path) is file:
+            self._settle(path.parent)  # a file that was made without a durable name gets one with its first sync
 
     def _finish_sync(self, path: Path, file: _File) -> None:
         failure = next((each for each in self._failures if each[0](path)), None)

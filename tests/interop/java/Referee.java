@@ -13,6 +13,7 @@ import java.util.Base64;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
+import java.util.Properties;
 import java.util.TreeMap;
 import org.apache.rocketmq.client.QueryResult;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
@@ -24,6 +25,7 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.MixAll;
 import org.apache.rocketmq.common.TopicConfig;
+import org.apache.rocketmq.common.constant.PermName;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageConst;
 import org.apache.rocketmq.common.message.MessageDecoder;
@@ -39,7 +41,7 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 /**
  * Asks a running broker questions through the official Java client, many in one JVM.
  *
- * <p>{@code java Referee NAMESRV}: each line on stdin is one JSON request with a field {@code do};
+ * <p>{@code java Referee NAMESRV BROKER}: each line on stdin is one JSON request with a field {@code do};
  * it is answered on stdout by any number of JSON lines and then by exactly one line that holds
  * {@code done} or {@code error}. Nothing else is ever written to stdout. Ends at end of input.
  *
@@ -66,7 +68,7 @@ public final class Referee {
         System.setOut(System.err);  // the client and its libraries may print; answers stay clean
         int code = 0;
         try {
-            new Referee(args[0], answers).answerAll();
+            new Referee(args[0], args[1], answers).answerAll();
         } catch (Throwable broken) {
             broken.printStackTrace();
             code = 1;
@@ -74,7 +76,7 @@ public final class Referee {
         System.exit(code);  // the client's threads would keep the JVM alive
     }
 
-    private Referee(String namesrv, PrintStream answers) throws Exception {
+    private Referee(String namesrv, String brokerAddress, PrintStream answers) throws Exception {
         this.answers = answers;
         admin.setNamesrvAddr(namesrv);
         admin.start();
@@ -83,11 +85,16 @@ public final class Referee {
         producer.start();
         consumer.setNamesrvAddr(namesrv);
         consumer.start();
-        broker = theOnlyBroker();
+        broker = theOnlyBroker(brokerAddress);
     }
 
-    /** A broker says that it serves before the name server knows it, so this waits a while. */
-    private BrokerData theOnlyBroker() throws Exception {
+    /**
+     * A broker that registers before its own client has found the name server tries again only after
+     * 10 s. A change of its permission, even to what it is, makes it register at once.
+     */
+    private BrokerData theOnlyBroker(String brokerAddress) throws Exception {
+        Properties permission = new Properties();
+        permission.setProperty("brokerPermission", Integer.toString(PermName.PERM_READ | PermName.PERM_WRITE));
         long deadline = System.currentTimeMillis() + REGISTER_TIMEOUT_MS;
         while (System.currentTimeMillis() < deadline) {
             ClusterInfo cluster = admin.examineBrokerClusterInfo();
@@ -95,6 +102,7 @@ public final class Referee {
             if (brokers.hasNext()) {
                 return brokers.next();
             }
+            admin.updateBrokerConfig(brokerAddress, permission);
             Thread.sleep(POLL_INTERVAL_MS);
         }
         throw new IllegalStateException("no broker is registered at the name server");
@@ -268,7 +276,7 @@ public final class Referee {
             .fluentPut("storeSize", message.getStoreSize())
             .fluentPut("tags", message.getTags())
             .fluentPut("keys", message.getKeys())
-            .fluentPut("bodyBase64", Base64.getEncoder().encodeToString(message.getBody()))
+            .fluentPut("bodyBase64", base64(message.getBody()))
             .fluentPut("bodyCRC", message.getBodyCRC())
             .fluentPut("flag", message.getFlag())
             .fluentPut("sysFlag", message.getSysFlag())
@@ -304,6 +312,11 @@ public final class Referee {
 
     private String brokerAddress() {
         return broker.getBrokerAddrs().get(MixAll.MASTER_ID);
+    }
+
+    /** The client decodes an empty body as none at all. */
+    private static String base64(byte[] body) {
+        return body == null ? "" : Base64.getEncoder().encodeToString(body);
     }
 
     private static byte[] bytes(String base64) {

@@ -1,0 +1,48 @@
+# PyroMQ. `make` alone lists what there is. Everything is built into .venv; pip and Maven keep their usual caches.
+
+BIN := .venv/bin
+READY := .venv/.ready
+KERNEL := $(wildcard src/pyromq/*/*.pyx src/pyromq/*/*.pxd)
+BENCHMARKS := $(filter-out benchmarks/common.py,$(sort $(wildcard benchmarks/*.py)))
+# Crash states of each setting.
+CRASH_STATES ?= 100000
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test check interop crash bench docs clean
+
+help: ## List these targets
+	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+
+setup: $(READY) ## Build everything into .venv; quick when nothing has changed
+
+$(READY): pyproject.toml setup.py scripts/setup.sh $(KERNEL)
+	@scripts/setup.sh
+
+run: setup ## Take a small tour of a store in ./pyromq-data
+	@$(BIN)/pyromq try
+
+test: check ## Run everything: checks, the readable forms, then the whole suite
+	@echo "--- the readable forms (PYROMQ_KERNEL=python)"
+	@PYROMQ_KERNEL=python $(BIN)/pytest tests/records tests/store
+	@echo "--- the whole suite"
+	@$(BIN)/pytest
+
+check: setup ## Lint, formatting and types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+interop: setup ## Only the tests against Apache RocketMQ (Java and Maven), with the reasons of skipped ones
+	@$(BIN)/pytest tests/interop -rs
+
+crash: setup ## A long soak of power cuts, some 20 minutes; more with CRASH_STATES=1000000
+	@PYROMQ_CRASH_STATES=$(CRASH_STATES) $(BIN)/pytest tests/crash
+
+bench: setup ## Measure the hot paths, one file each
+	@set -e; for file in $(BENCHMARKS); do echo "--- $$file"; $(BIN)/python $$file; done
+
+docs: setup ## Write the generated parts of docs/ again
+	@$(BIN)/python scripts/gen_docs.py
+
+clean: ## Remove everything that was built; data in ./pyromq-data stays
+	@rm -rf .venv build dist src/*.egg-info src/pyromq/*/_kernel.*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,197 @@
+"""Writes the parts of docs/ that come from the code: settings, errors, record layout and recover point.
+
+    python scripts/gen_docs.py            write them
+    python scripts/gen_docs.py --check    say which are out of date, and fail if one is
+
+A generated part stands between two comments, `<!-- generated: name -->` and `<!-- end -->`; what is around it is
+written by hand. `tests/test_docs.py` runs the check.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "src" / "pyromq"
+DOCS = ROOT / "docs"
+
+PART = re.compile(r"(?P<begin><!-- generated: (?P<name>[a-z-]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+
+
+# --- settings ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    name: str
+    default: str
+    text: str
+
+
+def settings() -> str:
+    """One table per dataclass of config.py: the name, the default, and the `#:` comment above it."""
+    source = (PACKAGE / "config.py").read_text(encoding="utf-8")
+    parts: list[str] = []
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.ClassDef) and node.name.endswith("Config"):
+            prefix = node.name.removesuffix("Config").lower()
+            rows = [[f"`{prefix}.{one.name}`", one.default, one.text] for one in _settings_of(node, source)]
+            parts.append(f"## `{node.name}`\n\n{ast.get_docstring(node)}\n\n" + table(["name", "default", ""], rows))
+    return "\n".join(parts)
+
+
+def _settings_of(node: ast.ClassDef, source: str) -> Iterator[Setting]:
+    lines = source.splitlines()
+    text = ""
+    for field in node.body:
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            # A field without a comment shares the one above it.
+            text = _comment_above(lines, field.lineno) or text
+            default = _default(field.value)
+            if default.endswith("Config"):
+                yield Setting(field.target.id, "", f"See `{default}`.")
+            else:
+                yield Setting(field.target.id, default, text or (ast.get_docstring(node) or ""))
+
+
+def _comment_above(lines: list[str], line_number: int) -> str:
+    found: list[str] = []
+    at = line_number - 2
+    while lines[at].strip().startswith("#:"):
+        found.insert(0, lines[at].strip()[2:].strip())
+        at -= 1
+    return " ".join(found)
+
+
+def _default(value: ast.expr | None) -> str:
+    """As people say it: sizes with their unit, switches as on and off."""
+    if value is None:
+        return "required"
+    if isinstance(value, ast.Constant):
+        if isinstance(value.value, bool):
+            return "on" if value.value else "off"
+        if isinstance(value.value, (int, float)):
+            return f"{value.value:,}".replace(",", " ")
+        return f"`{ast.unparse(value)}`"
+    if isinstance(value, ast.Call):
+        return str(next(ast.unparse(word.value) for word in value.keywords if word.arg == "default_factory"))
+    if isinstance(value, ast.BinOp):
+        unit = ast.unparse(value.right).replace("IB", "iB")
+        return f"{ast.unparse(value.left)} {unit}"
+    return f"`{_constant(ast.unparse(value))}`"
+
+
+def _constant(name: str) -> str:
+    """The value of a constant of config.py."""
+    source = (PACKAGE / "config.py").read_text(encoding="utf-8")
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
+            return str(ast.literal_eval(node.value))
+    return name
+
+
+# --- errors ------------------------------------------------------------------------------------------------------
+
+
+def errors() -> str:
+    """The tree of errors.py, as its classes have it, with each sentence of the drawing in its docstring."""
+    source = (PACKAGE / "errors.py").read_text(encoding="utf-8")
+    module = ast.parse(source)
+    drawn = dict(re.findall(r"[├└]── (\w+) +(\S.+)", ast.get_docstring(module) or ""))
+    rows: list[list[str]] = []
+    codes: dict[str, str] = {}
+    for node in (node for node in module.body if isinstance(node, ast.ClassDef)):
+        parent = ast.unparse(node.bases[0])
+        codes[node.name] = _code(node, source) or codes.get(parent, "")
+        text = drawn.get(node.name) or ast.get_docstring(node) or ""
+        parent = "" if parent == "Exception" else f"`{parent}`"
+        rows.append([f"`{node.name}`", parent, codes[node.name], text[:1].upper() + text[1:].rstrip(".") + "."])
+    return table(["error", "is a", "response code", ""], rows)
+
+
+def _code(node: ast.ClassDef, source: str) -> str | None:
+    """`code = 13  # MESSAGE_ILLEGAL` as `13 MESSAGE_ILLEGAL`."""
+    for statement in node.body:
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "code":
+            comment = source.splitlines()[statement.lineno - 1].partition("#")[2].strip()
+            return f"{ast.unparse(statement.value)} {comment}".strip()
+    return None
+
+
+# --- files -------------------------------------------------------------------------------------------------------
+
+
+def record_layout() -> str:
+    """The table in the docstring of records/layout.py."""
+    docstring = ast.get_docstring(ast.parse((PACKAGE / "records" / "layout.py").read_text(encoding="utf-8"))) or ""
+    rows: list[list[str]] = []
+    for line in docstring.splitlines():
+        found = re.fullmatch(r"    (?P<offset>[\d. ]{6})  (?P<bytes>[\d/+n ]{5})  (?P<text>\S.*)", line)
+        if found:
+            rows.append([found["offset"].strip(), found["bytes"].strip(), found["text"].strip()])
+    return table(["offset", "bytes", "field"], rows)
+
+
+#: Bytes of a struct code.
+_SIZES = {"q": 8, "i": 4, "I": 4}
+
+
+def recover_point() -> str:
+    """The fields of the recover point's `_SLOT` in store/checkpoint.py, one commented line each."""
+    source = (PACKAGE / "store" / "checkpoint.py").read_text(encoding="utf-8")
+    body = source.partition("_SLOT = struct.Struct(\n")[2].partition("\n)")[0]
+    rows: list[list[str]] = []
+    offset = 0
+    for code, text in re.findall(r'">?(\w+)"\s+# (.+)', body):
+        size = _SIZES[code] if code in _SIZES else int(code[:-1])
+        rows.append([str(offset), str(size), text])
+        offset += size
+    rows.append([str(offset), "4", "CRC-32 of the bytes before"])
+    return table(["offset", "bytes", "field"], rows)
+
+
+GENERATORS: dict[str, Callable[[], str]] = {
+    "settings": settings,
+    "errors": errors,
+    "record-layout": record_layout,
+    "recover-point": recover_point,
+}
+
+
+def fill(text: str) -> str:
+    """A page with its generated parts made anew."""
+    return PART.sub(lambda part: f"{part['begin']}{GENERATORS[part['name']]()}{part['end']}", text)
+
+
+def out_of_date() -> dict[Path, str]:
+    """Pages whose generated parts are not what the code says, with what they should be."""
+    pages = {path: path.read_text(encoding="utf-8") for path in sorted(DOCS.rglob("*.md"))}
+    return {path: fill(text) for path, text in pages.items() if fill(text) != text}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; fail when a page is out of date")
+    check = parser.parse_args().check
+    pages = out_of_date()
+    for path, text in pages.items():
+        if not check:
+            path.write_text(text, encoding="utf-8")
+        print(f"{path.relative_to(ROOT)}: {'out of date, run `make docs`' if check else 'written'}")
+    return 1 if check and pages else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,5 @@
+"""The `pyromq` command."""
+
+from pyromq.cli.app import main
+
+__all__ = ["main"]

@@ -1,0 +1,173 @@
+"""How the command line speaks: tables for people, JSON for scripts, one sentence when something went wrong.
+
+Results go to stdout, everything else (progress, warnings, errors) to stderr, so that a pipe gets results only. Colours
+and bars appear on a terminal only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from enum import Enum
+from pathlib import Path
+from typing import Any, NoReturn, TextIO
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.table import Table
+from typer.core import TyperGroup
+
+from pyromq.errors import PyroMQError
+
+
+class FriendlyGroup(TyperGroup):
+    """Says what went wrong in one sentence. A traceback is for mistakes of ours."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # `pyromq … | head`: the reader has what it wanted
+            raise
+        except (PyroMQError, OSError) as error:
+            fail(sentence(error))
+
+
+def fail(what: str, code: int = 1) -> NoReturn:
+    """Say it on stderr and stop."""
+    stderr().print(f"[bold red]error:[/] {escaped(what)}")
+    raise typer.Exit(code)
+
+
+def sentence(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error)
+
+
+def stdout() -> Console:
+    return _console(sys.stdout)
+
+
+def stderr() -> Console:
+    return _console(sys.stderr)
+
+
+def _console(stream: TextIO) -> Console:
+    """As wide as the terminal; wide enough for whole lines where there is none."""
+    console = Console(file=stream, highlight=False)
+    if not console.is_terminal:
+        console.width = 240
+    return console
+
+
+def escaped(text: object) -> str:
+    """Square brackets in names and paths are no markup."""
+    return str(text).replace("[", r"\[")
+
+
+def show_warnings() -> None:
+    """What the store wants people to know, on stderr."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr, force=True)
+
+
+# --- for scripts -----------------------------------------------------------------------------------------------------
+
+
+def print_json(value: object) -> None:
+    sys.stdout.write(json.dumps(plain(value), indent=2) + "\n")
+
+
+def plain(value: Any) -> Any:
+    """Dataclasses, named tuples, paths and enums as JSON has them."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {each.name: plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return plain(value._asdict())
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, Enum):
+        return value.value
+    return str(value) if isinstance(value, Path) else value
+
+
+# --- for people ------------------------------------------------------------------------------------------------------
+
+
+def facts() -> Table:
+    """Two columns: what, and how much."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    return table
+
+
+def listing(*columns: str, numbers: tuple[str, ...] = (), prose: str | None = None) -> Table:
+    """Rows of the same kind; `numbers` line up on the right, and with `prose` only that column is broken into lines."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        keep = prose is not None and column != prose
+        table.add_column(column, justify="right" if column in numbers else "left", overflow="fold", no_wrap=keep)
+    return table
+
+
+def size(amount: int) -> str:
+    """1536 → 1.5 KiB."""
+    value, unit = float(amount), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1024 or unit == "TiB":
+            break
+        value /= 1024
+    return f"{amount} B" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def number(value: int) -> str:
+    """1234567 → 1,234,567."""
+    return f"{value:,}"
+
+
+def plural(amount: int, one: str, many: str | None = None) -> str:
+    return f"{amount:,} {one if amount == 1 else many or one + 's'}"
+
+
+def moment(timestamp_ms: int | None) -> str:
+    """Local time; a dash for none."""
+    if not timestamp_ms:
+        return "-"
+    try:
+        return f"{datetime.fromtimestamp(timestamp_ms / 1000).astimezone():%Y-%m-%d %H:%M:%S}"
+    except (OverflowError, ValueError, OSError):
+        return f"{timestamp_ms} ms"
+
+
+def duration(seconds: float) -> str:
+    if seconds < 0.001:
+        return f"{seconds * 1e6:.0f} µs"
+    return f"{seconds * 1000:.1f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+@contextlib.contextmanager
+def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr, gone when it is done; `(done, total)` in bytes moves it. Nothing where there is no terminal."""
+    console = stderr()
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    with bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,0 +1,321 @@
+"""`pyromq store`: look inside a store directory, check it, put it in order."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from pyromq.cli import output
+from pyromq.cli.output import escaped, moment, number, plural, size
+from pyromq.config import StoreConfig
+from pyromq.errors import StoreError
+from pyromq.store.inspect import StoreView, TopicView, detect
+from pyromq.store.inspect import inspect as look
+from pyromq.store.message_store import MessageStore
+from pyromq.store.recovery import RecoveryReport
+from pyromq.store.verify import Severity, VerifyReport, bytes_and_messages_from
+from pyromq.store.verify import verify as check
+
+app = typer.Typer(help="Look inside a store directory, check it, put it in order.", no_args_is_help=True)
+
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The store directory.", show_default=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="For scripts: JSON and nothing else.")]
+IndexSlots = Annotated[int | None, typer.Option(help="Hash slots of an index file, where it is not the usual 5000000.")]
+IndexEntries = Annotated[int | None, typer.Option(help="Entries of an index file, where it is not the usual 20000000.")]
+
+#: Rows that people still read; `--json` has all.
+MOST_FINDINGS = 40
+MOST_FILES = 12
+
+
+# --- inspect ---------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def inspect(
+    directory: Directory,
+    topic: Annotated[str | None, typer.Option(help="Only this topic, queue by queue.")] = None,
+    index_slots: IndexSlots = None,
+    index_entries: IndexEntries = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what is in a store: the log, topics and queues, index, and the state it was left in.
+
+    Reads only; the store may be in use.
+    """
+    config = detect(directory, index_slots=index_slots, index_entries=index_entries)
+    view = look(directory, config=config, topic=topic)
+    if as_json:
+        output.print_json(_inspect_json(view))
+        return
+    console = output.stdout()
+    if topic is None:
+        _show_summary(console, view)
+        _show_segments(console, view)
+        _show_topics(console, view)
+        _show_index(console, view)
+    for each in view.topics if topic is not None else []:
+        _show_queues(console, each)
+    for problem in view.problems:
+        console.print(f"[red]![/] {escaped(problem.path)}: {escaped(problem.what)}")
+
+
+def _inspect_json(view: StoreView) -> dict[str, Any]:
+    found: dict[str, Any] = output.plain(view)
+    found["messages"] = view.messages
+    for topic, shown in zip(view.topics, found["topics"], strict=True):
+        shown["messages"] = topic.messages
+    return found
+
+
+def _state(view: StoreView) -> str:
+    if view.lock_holder is not None:
+        return f"[green]in use[/] by process {view.lock_holder or 'unknown'}"
+    if view.clean:
+        return "[green]clean[/]: nothing to recover"
+    left = f" by process {view.abort_pid}" if view.abort_pid else ""
+    return f"[yellow]not closed[/]{left}: the next start recovers it"
+
+
+def _show_summary(console: Console, view: StoreView) -> None:
+    log, point = view.log, view.recover_point
+    console.print(f"[bold]{escaped(view.root)}[/]")
+    table = output.facts()
+    table.add_row("state", _state(view))
+    table.add_row("messages", f"{number(view.messages)} in {plural(len(view.topics), 'topic')}")
+    table.add_row("last message", moment(log.last_message_ms))
+    table.add_row("log", f"{number(log.start)} to {number(log.end)} ({size(log.end - log.start)})")
+    if log.behind_the_end:
+        table.add_row("", f"[yellow]what follows is no whole record[/] ({escaped(log.behind_the_end)})")
+    if point is None:
+        table.add_row("recover point", "none: another program wrote this store, or nothing was written yet")
+    else:
+        reached = f"log synced to {number(point.synced)}, queues to {number(point.queues_to)}"
+        table.add_row("recover point", f"{reached}, index to {number(point.index_to)}")
+    times = view.checkpoint
+    table.add_row(
+        "checkpoint", f"log {moment(times.log_ms)}, queues {moment(times.queue_ms)}, index {moment(times.index_ms)}"
+    )
+    parts = ", ".join(f"{name} {size(amount)}" for name, amount in view.bytes_by_directory.items() if amount)
+    table.add_row("file lengths", parts or "none")
+    table.add_row("disk", f"{view.disk.share:.0%} of {size(view.disk.total)} in use")
+    if view.config_files:
+        table.add_row("config", ", ".join(escaped(Path(each.file).name) for each in view.config_files))
+    for each in view.cut_off:
+        table.add_row("cut off", f"{escaped(each.file)}: {size(each.bytes)} that recovery cut from the end of the log")
+    console.print(table)
+
+
+def _show_segments(console: Console, view: StoreView) -> None:
+    segments = view.log.segments
+    if not segments:
+        return
+    table = output.listing(
+        f"segments of {size(view.log.segment_bytes)}", "in use", "first message", numbers=("in use",)
+    )
+    shown = segments if len(segments) <= MOST_FILES else [segments[0], *segments[1 - MOST_FILES :]]
+    for index, each in enumerate(shown):
+        if index == 1 and len(shown) < len(segments):
+            table.add_row(f"… {len(segments) - len(shown)} more", "", "")
+        table.add_row(each.file, size(each.used_bytes), moment(each.first_message_ms))
+    console.print(table)
+
+
+def _show_topics(console: Console, view: StoreView) -> None:
+    if not view.topics:
+        return
+    table = output.listing("topic", "queues", "messages", "last message", numbers=("queues", "messages"))
+    for each in view.topics:
+        table.add_row(escaped(each.name), number(len(each.queues)), number(each.messages), moment(each.last_message_ms))
+    console.print(table)
+
+
+def _show_queues(console: Console, topic: TopicView) -> None:
+    numbers = ("queue", "min offset", "max offset", "messages")
+    table = output.listing(*numbers, "last message", numbers=numbers)
+    console.print(f"[bold]{escaped(topic.name)}[/]")
+    for each in topic.queues:
+        figures = (each.number, each.min_offset, each.max_offset, each.messages)
+        table.add_row(*map(number, figures), moment(each.last_message_ms))
+    console.print(table)
+
+
+def _show_index(console: Console, view: StoreView) -> None:
+    if not view.index:
+        return
+    table = output.listing("key index", "entries", "full", "from", "to", numbers=("entries", "full"))
+    for each in view.index:
+        share = f"{each.entries / each.capacity:.0%}"
+        table.add_row(each.file, number(each.entries), share, moment(each.begin_ms), moment(each.end_ms))
+    console.print(table)
+
+
+# --- verify ----------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def verify(
+    directory: Directory,
+    index_slots: IndexSlots = None,
+    index_entries: IndexEntries = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check every record, queue entry and index entry against each other.
+
+    Reads only; the store may be in use. Ends with 1 when something is damaged.
+    """
+    config = detect(directory, index_slots=index_slots, index_entries=index_entries)
+    with output.progress_bar("Verifying") as progress:
+        report = check(directory, config=config, progress=progress)
+    if as_json:
+        output.print_json({"ok": report.ok, **output.plain(report)})
+    else:
+        _show_verified(output.stdout(), report)
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+def _show_verified(console: Console, report: VerifyReport) -> None:
+    rate = report.records / report.seconds if report.seconds else 0
+    console.print(f"[bold]{escaped(report.root)}[/]")
+    table = output.facts()
+    log, queues, files = (
+        plural(report.segments, "segment"),
+        plural(report.queues, "queue"),
+        plural(report.index_files, "file"),
+    )
+    table.add_row("log", f"{plural(report.records, 'record')} in {log}, {size(report.log_end - report.log_start)}")
+    table.add_row("queues", f"{plural(report.queue_entries, 'entry', 'entries')} in {queues}")
+    table.add_row("index", f"{plural(report.index_entries, 'entry', 'entries')} in {files}")
+    table.add_row("time", f"{output.duration(report.seconds)} ({number(int(rate))} records/s)")
+    if report.live:
+        table.add_row("note", "the store is in use: what was written meanwhile was not looked at")
+    console.print(table)
+    if report.findings:
+        _show_findings(console, report)
+    if report.errors:
+        console.print(f"\n[bold red]damaged:[/] {plural(report.errors, 'error')}. {_way_out(report)}")
+    elif report.notes:
+        console.print(f"\n[bold green]intact[/], with {plural(report.notes, 'note')} that the next start deals with.")
+    else:
+        console.print("\n[bold green]intact:[/] everything is as it was written.")
+
+
+def _show_findings(console: Console, report: VerifyReport) -> None:
+    table = output.listing("found", "file", "position", "what", numbers=("position",), prose="what")
+    for each in report.findings[:MOST_FINDINGS]:
+        kind = "[red]error[/]" if each.severity is Severity.ERROR else "[yellow]note[/]"
+        table.add_row(kind, escaped(each.file), str(each.position), escaped(each.what))
+    console.print(table)
+    more = report.errors + report.notes - MOST_FINDINGS
+    if more > 0:
+        console.print(f"… and {number(more)} more; --json lists the first {number(report.max_findings)}")
+
+
+def _way_out(report: VerifyReport) -> str:
+    errors = [each for each in report.findings if each.severity is Severity.ERROR]
+    in_log = [each for each in errors if each.file.parts[0] == "commitlog"]
+    if in_log:
+        return (
+            "The log itself is damaged: restore the file from a replica or a backup, or give up what follows with "
+            f"`pyromq store recover {escaped(report.root)} --truncate-at {in_log[0].position}`."
+        )
+    if all(each.file.parts[0] in ("consumequeue", "index") for each in errors):
+        return (
+            "The log is whole and nothing is lost: stop the broker and run "
+            f"`pyromq store recover {escaped(report.root)} --rebuild-queues`."
+        )
+    return "No message is affected: put the named files back from a backup."
+
+
+# --- recover ---------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def recover(
+    directory: Directory,
+    truncate_at: Annotated[
+        int | None, typer.Option(metavar="POSITION", min=0, help="Give up the log from this position on.")
+    ] = None,
+    rebuild_queues: Annotated[
+        bool, typer.Option("--rebuild-queues", help="Make queues and index anew from the log.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before giving up data.")] = False,
+    index_slots: IndexSlots = None,
+    index_entries: IndexEntries = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put a store in order: what a broker does when it starts, without starting one.
+
+    Cuts a torn tail, completes queues and index, and closes the store cleanly.
+    """
+    config = detect(directory, index_slots=index_slots, index_entries=index_entries)
+    given_up = (0, 0)
+    if truncate_at is not None:
+        given_up = bytes_and_messages_from(config, truncate_at)
+        what = (
+            f"{number(given_up[0])} bytes with {plural(given_up[1], 'readable message')} from position {truncate_at} on"
+        )
+        output.stderr().print(f"This gives up {what} in {escaped(directory)}.")
+        if not yes and not typer.confirm("Go on?", err=True):
+            output.fail("nothing was changed")
+    report, messages = _recover(config, truncate_at, rebuild_queues)
+    if as_json:
+        shown = output.plain(report)
+        lost = {"bytes": given_up[0], "messages": given_up[1]}
+        output.print_json({**shown, "rebuilt": rebuild_queues, "given_up": lost, "messages": messages})
+    else:
+        _show_recovered(output.stdout(), config, report, messages, rebuild_queues)
+
+
+def _recover(config: StoreConfig, truncate_at: int | None, rebuild: bool) -> tuple[RecoveryReport, int]:
+    """On a thread of its own, which owns the store; this one watches."""
+    store = MessageStore(config)
+
+    def work() -> tuple[RecoveryReport, int]:
+        try:
+            report = store.open(truncate_at=truncate_at, rebuild=rebuild)
+            store.dispatch()
+            return report, sum(queue.max_offset - queue.min_offset for queue in store.queues)
+        finally:
+            store.close()
+
+    with ThreadPoolExecutor(1, "pyromq-recover") as pool, output.progress_bar("Recovering") as progress:
+        future = pool.submit(work)
+        while not wait_for([future], 0.1).done:
+            marks = store.marks
+            total = marks.readable.value - store.log.start
+            done = marks.dispatched.value + marks.indexed.value - 2 * store.log.start
+            progress(max(done, 0), 2 * max(total, 0))
+        return future.result()
+
+
+def _show_recovered(
+    console: Console, config: StoreConfig, report: RecoveryReport, messages: int, rebuilt: bool
+) -> None:
+    console.print(f"[bold]{escaped(config.root)}[/]")
+    table = output.facts()
+    table.add_row("was", "closed cleanly" if report.clean else "not closed cleanly")
+    table.add_row("log", f"{number(report.log_start)} to {number(report.log_end)}")
+    table.add_row("checked", f"{plural(report.records_scanned, 'record')} from {number(report.scanned_from)} on")
+    if report.bytes_cut:
+        table.add_row("cut off", f"{size(report.bytes_cut)} from the end of the log, kept in {report.cut_kept_in}")
+    else:
+        table.add_row("cut off", "nothing")
+    table.add_row("queues", f"{'made anew' if rebuilt else 'complete'}: {plural(messages, 'message')}")
+    if report.index_from < report.log_end:
+        table.add_row("index", f"made anew from {number(report.index_from)} on")
+    table.add_row("time", output.duration(report.seconds))
+    console.print(table)
+    console.print("\n[bold green]in order:[/] the store is closed cleanly and ready to be started.")
+
+
+def require_directory(directory: Path) -> None:
+    """A file in the way is a mistake that deserves its own words."""
+    if directory.exists() and not directory.is_dir():
+        raise StoreError(f"{directory} is a file, not a directory")

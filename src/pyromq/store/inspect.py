@@ -1,0 +1,406 @@
+"""What is in a store directory, for people and tools. Reads only: no lock is taken and no byte changes.
+
+Works on a directory that a broker is using as well as on a cold one. Of a running broker it shows a moment that may
+be over already: everything is looked at once, and the end of the log first.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyromq.config import StoreConfig
+from pyromq.errors import ConfigError, StoreError
+from pyromq.model.ids import QueueId
+from pyromq.records import layout, record
+from pyromq.store import key_index, platform, recovery
+from pyromq.store.checkpoint import AbortMark, Checkpoint, CheckpointFile, RecoverPoint, RecoverPointFile
+from pyromq.store.consume_queue import ConsumeQueue
+from pyromq.store.disk import Disk, OsDisk, Usage
+from pyromq.store.paths import StorePaths
+from pyromq.store.queue_cursor import ENTRY
+from pyromq.store.segmented_file import NAME_DIGITS, Segment, SegmentedFile
+
+# --- what kind of store it is ------------------------------------------------------------------------------------
+
+
+def detect(
+    root: Path, *, disk: Disk | None = None, index_slots: int | None = None, index_entries: int | None = None
+) -> StoreConfig:
+    """The sizes a store was written with, from the lengths of its files. Raises StoreError for what is no store.
+
+    The length of an index file does not tell slots from entries: where it is not the usual one, say both.
+    """
+    paths = StorePaths(root)
+    disk = disk or OsDisk(paths.staging)
+    _require_store(disk, paths)
+    defaults = StoreConfig(root=root)
+    segment_bytes = _usual_length(disk, [paths.commit_log]) or defaults.segment_bytes
+    queue_bytes = _usual_length(disk, (directory for _, _, directory in queue_directories(disk, paths)))
+    try:
+        config = StoreConfig(
+            root=root,
+            segment_bytes=segment_bytes,
+            queue_file_entries=queue_bytes // ENTRY.size if queue_bytes else defaults.queue_file_entries,
+            index_slots=defaults.index_slots if index_slots is None else index_slots,
+            index_entries=defaults.index_entries if index_entries is None else index_entries,
+        )
+    except ConfigError as error:
+        raise StoreError(f"the file lengths in {root} are none that a store has: {error}") from None
+    _require_index_length(disk, paths, config)
+    return config
+
+
+def _require_store(disk: Disk, paths: StorePaths) -> None:
+    if not disk.exists(paths.root):
+        raise StoreError(f"there is no directory {paths.root}")
+    marks = (paths.commit_log, paths.checkpoint, paths.recover_point, paths.queues)
+    if not any(map(disk.exists, marks)):
+        raise StoreError(f"{paths.root} is no store: it has neither a commitlog directory nor a checkpoint")
+
+
+def _usual_length(disk: Disk, directories: Iterable[Path]) -> int:
+    """The length that most files have; 0 when there is no file."""
+    lengths = Counter(
+        size
+        for directory in directories
+        for name in disk.names(directory)
+        if _is_position(name) and (size := disk.size(directory / name))
+    )
+    return lengths.most_common(1)[0][0] if lengths else 0
+
+
+def _require_index_length(disk: Disk, paths: StorePaths, config: StoreConfig) -> None:
+    expected = index_file_bytes(config)
+    for name in disk.names(paths.index):
+        size = disk.size(paths.index / name)
+        if name.isdigit() and size not in (0, expected):
+            raise StoreError(
+                f"{paths.index / name} has {size} bytes, which is not an index of {config.index_slots} slots and "
+                f"{config.index_entries} entries ({expected} bytes): say how many of both it was written with "
+                "(--index-slots, --index-entries)"
+            )
+
+
+def index_file_bytes(config: StoreConfig) -> int:
+    return key_index.HEADER.size + 4 * config.index_slots + key_index.ENTRY.size * config.index_entries
+
+
+# --- finding the files -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FileProblem:
+    """A file that cannot be part of its run, or one that is missing from it."""
+
+    path: Path
+    position: int
+    what: str
+
+
+def find_run(disk: Disk, directory: Path, file_bytes: int) -> tuple[list[Segment], list[FileProblem]]:
+    """The files of a run that can be read, oldest first, and what is wrong with the others."""
+    segments: list[Segment] = []
+    problems: list[FileProblem] = []
+    for name in disk.names(directory):
+        path = directory / name
+        if not _is_position(name):
+            problems.append(FileProblem(path, 0, "the file's name is not a position of 20 digits"))
+            continue
+        base, size = int(name), disk.size(path)
+        if segments and base > segments[-1].end:
+            what = f"no file holds the bytes from {segments[-1].end} to {base}"
+            problems.append(FileProblem(path, segments[-1].end, what))
+        if size != file_bytes or base % file_bytes:
+            problems.append(FileProblem(path, base, f"the file has {size} bytes where the others have {file_bytes}"))
+            continue
+        segments.append(Segment(disk, path, base, size, writable=False))
+    return segments, problems
+
+
+def _is_position(name: str) -> bool:
+    return len(name) == NAME_DIGITS and name.isascii() and name.isdigit()
+
+
+def queue_directories(disk: Disk, paths: StorePaths) -> Iterable[tuple[str, int, Path]]:
+    """Topic, number and directory of every queue, in order."""
+    for topic in disk.names(paths.queues):
+        numbers = [int(name) for name in disk.names(paths.queues / topic) if name.isascii() and name.isdigit()]
+        for number in sorted(numbers):
+            yield topic, number, paths.queues / topic / str(number)
+
+
+def last_stretch(segments: list[Segment]) -> list[Segment]:
+    """The newest files that have no gap between them."""
+    start = len(segments) - 1
+    while start > 0 and segments[start - 1].end == segments[start].base:
+        start -= 1
+    return segments[max(start, 0) :]
+
+
+def scan_start(files: SegmentedFile, point: RecoverPoint | None, checkpoint: Checkpoint, *, clean: bool) -> int:
+    """Where a start would begin to look for the end of the log."""
+    if point is not None:
+        start = max(min(point.queues_to, point.synced), files.start)
+        if start <= files.end and recovery.starts_at_record(files, start):
+            return start
+    if clean:
+        return recovery.clean_scan_start(files.segments)
+    return recovery.crash_scan_start(files.segments, checkpoint)
+
+
+def stored_ms(segment: Segment, position: int) -> int | None:
+    """When the record at a position was stored; None when none is there."""
+    at = position - segment.base
+    spans = record.spans_of(segment.buffer, at, segment.size)
+    if isinstance(spans, str):
+        return None
+    (timestamp_ms,) = layout.STORED_AT.unpack_from(segment.buffer, spans.store_timestamp_at)
+    return int(timestamp_ms)
+
+
+# --- what is shown -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LogView:
+    start: int
+    end: int
+    segment_bytes: int
+    segments: list[SegmentView]
+    last_message_ms: int | None
+    #: What follows the end and is no record, as a start would say it; None: nothing.
+    behind_the_end: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentView:
+    file: str
+    position: int
+    used_bytes: int
+    first_message_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueView:
+    number: int
+    min_offset: int
+    max_offset: int
+    files: int
+    last_message_ms: int | None
+
+    @property
+    def messages(self) -> int:
+        return self.max_offset - self.min_offset
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    name: str
+    queues: list[QueueView]
+
+    @property
+    def messages(self) -> int:
+        return sum(queue.messages for queue in self.queues)
+
+    @property
+    def last_message_ms(self) -> int | None:
+        return max((queue.last_message_ms for queue in self.queues if queue.last_message_ms), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexView:
+    file: str
+    entries: int
+    capacity: int
+    begin_ms: int
+    end_ms: int
+    begin_position: int
+    end_position: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileView:
+    file: str
+    bytes: int
+    modified_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreView:
+    root: Path
+    #: The process that has the store open now: its pid, 0 when the system does not know it, None: nobody.
+    lock_holder: int | None
+    #: The last broker stopped in order (no abort mark), or there never was one.
+    clean: bool
+    #: The process that left the abort mark.
+    abort_pid: int | None
+    log: LogView
+    queue_file_entries: int
+    recover_point: RecoverPoint | None
+    checkpoint: Checkpoint
+    topics: list[TopicView]
+    index: list[IndexView]
+    config_files: list[FileView]
+    cut_off: list[FileView]
+    disk: Usage
+    #: Lengths of the files, by directory. Files are made in full length ahead, so less may be in use.
+    bytes_by_directory: dict[str, int]
+    problems: list[FileProblem]
+
+    @property
+    def messages(self) -> int:
+        return sum(topic.messages for topic in self.topics)
+
+
+# --- looking -----------------------------------------------------------------------------------------------------
+
+
+def inspect(
+    root: Path, *, disk: Disk | None = None, config: StoreConfig | None = None, topic: str | None = None
+) -> StoreView:
+    """Look at a store. With `topic`, only at that one's queues. Raises StoreError, OSError."""
+    paths = StorePaths(root)
+    disk = disk or OsDisk(paths.staging)
+    config = config or detect(root, disk=disk)
+    platform.raise_open_file_limit()
+    return _Inspection(disk, paths, config).view(topic)
+
+
+class _Inspection:
+    def __init__(self, disk: Disk, paths: StorePaths, config: StoreConfig) -> None:
+        self._disk = disk
+        self._paths = paths
+        self._config = config
+        self._problems: list[FileProblem] = []
+        self._files = SegmentedFile(disk, paths.commit_log, config.segment_bytes, writable=False)
+
+    def view(self, topic: str | None) -> StoreView:
+        disk, paths = self._disk, self._paths
+        abort = AbortMark(disk, paths.abort)
+        clean = not abort.is_set()
+        point = RecoverPointFile(disk, paths.recover_point).load()
+        checkpoint = CheckpointFile(disk, paths.checkpoint).load()
+        log = self._log(point, checkpoint, clean)
+        view = StoreView(
+            root=paths.root,
+            lock_holder=disk.lock_holder(paths.lock),
+            clean=clean,
+            abort_pid=_number(disk.read_bytes(paths.abort)) if not clean else None,
+            log=log,
+            queue_file_entries=self._config.queue_file_entries,
+            recover_point=point,
+            checkpoint=checkpoint,
+            topics=self._topics(topic, log),
+            index=self._index(),
+            config_files=self._small_files(paths.config),
+            cut_off=self._small_files(paths.cut_off),
+            disk=disk.usage(paths.root),
+            bytes_by_directory=self._bytes_by_directory(),
+            problems=self._problems,
+        )
+        self._files.close()
+        return view
+
+    def _log(self, point: RecoverPoint | None, checkpoint: Checkpoint, clean: bool) -> LogView:
+        segments, problems = find_run(self._disk, self._paths.commit_log, self._config.segment_bytes)
+        self._problems += problems
+        if point is not None:
+            segments = [segment for segment in segments if segment.end > point.log_start]
+        files = self._files
+        files.segments = last_stretch(segments)
+        start = scan_start(files, point, checkpoint, clean=clean)
+        found = recovery.find_log_end(files, start, self._config.recovery_threads)
+        views = [
+            SegmentView(
+                str(segment.path.relative_to(self._paths.root)),
+                segment.base,
+                min(max(found.end - segment.base, 0), segment.size),
+                stored_ms(segment, segment.base),
+            )
+            for segment in segments
+        ]
+        last_ms = found.last_timestamp_ms or (point.timestamp_ms if point else 0)
+        return LogView(segments[0].base if segments else 0, found.end, files.file_bytes, views, last_ms or None,
+                       found.damage)  # fmt: skip
+
+    def _topics(self, wanted: str | None, log: LogView) -> list[TopicView]:
+        topics: dict[str, list[QueueView]] = {}
+        for topic, number, directory in queue_directories(self._disk, self._paths):
+            if wanted is None or topic == wanted:
+                topics.setdefault(topic, []).append(self._queue(QueueId(topic, number), directory, log))
+        if wanted is not None and not topics:
+            raise StoreError(f"{self._paths.root} has no topic {wanted}")
+        return [TopicView(name, queues) for name, queues in topics.items()]
+
+    def _queue(self, queue_id: QueueId, directory: Path, log: LogView) -> QueueView:
+        queue = ConsumeQueue(self._disk, directory, queue_id, self._config.queue_file_entries, writable=False)
+        segments, problems = find_run(self._disk, directory, queue.files.file_bytes)
+        self._problems += problems
+        queue.files.segments = last_stretch(segments)
+        try:
+            end = queue.find_end(lambda _, entry: entry.size > 0 and 0 <= entry.position < log.end)
+            start = self._first_offset(queue, end, log.start)
+            last = queue.entry(end - 1) if end > start else None
+            segment = self._files.find(last.position) if last is not None else None
+            last_ms = stored_ms(segment, last.position) if segment is not None and last is not None else None
+            return QueueView(queue_id.number, start, end, len(segments), last_ms)
+        finally:
+            queue.close()
+
+    @staticmethod
+    def _first_offset(queue: ConsumeQueue, end: int, log_start: int) -> int:
+        low, high = queue.files.start // ENTRY.size, end
+        while low < high:
+            middle = (low + high) // 2
+            entry = queue.entry(middle)
+            if entry is None or entry.is_blank or entry.position < log_start:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _index(self) -> list[IndexView]:
+        views: list[IndexView] = []
+        for name in self._disk.names(self._paths.index):
+            path = self._paths.index / name
+            if not name.isdigit() or self._disk.size(path) != index_file_bytes(self._config):
+                self._problems.append(FileProblem(path, 0, "this is no index file of the usual name and length"))
+                continue
+            file = self._disk.open_mapped(path, writable=False)
+            begin_ms, end_ms, begin, end, _, count = key_index.HEADER.unpack_from(file.buffer)
+            file.close()
+            # Entry 0 is never used.
+            views.append(IndexView(f"index/{name}", max(count - 1, 0), self._config.index_entries - 1,
+                                   begin_ms, end_ms, begin, end))  # fmt: skip
+        return views
+
+    def _small_files(self, directory: Path) -> list[FileView]:
+        return [
+            FileView(
+                str((directory / name).relative_to(self._paths.root)),
+                self._disk.size(directory / name),
+                self._disk.modified_ms(directory / name),
+            )
+            for name in self._disk.names(directory)
+        ]
+
+    def _bytes_by_directory(self) -> dict[str, int]:
+        paths, disk = self._paths, self._disk
+        directories = {
+            "commitlog": [paths.commit_log],
+            "consumequeue": [directory for _, _, directory in queue_directories(disk, paths)],
+            "index": [paths.index],
+            "config": [paths.config],
+            "cutoff": [paths.cut_off],
+        }
+        return {
+            name: sum(disk.size(each / file) for each in places for file in disk.names(each))
+            for name, places in directories.items()
+        }
+
+
+def _number(text: bytes) -> int | None:
+    return int(text) if text.strip().isdigit() else None

@@ -1,0 +1,206 @@
+"""The documentation is true: its examples run, its commands work, its links lead somewhere, its tables are current."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import pyromq.errors
+from pyromq.errors import PyroMQError
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+BIN = Path(sys.executable).parent
+
+BLOCK = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+SECONDS = 120
+
+
+class Block(NamedTuple):
+    page: Path
+    line: int
+    language: str
+    text: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def blocks() -> list[Block]:
+    return [
+        Block(page, text.count("\n", 0, found.start()) + 1, found["language"], found["text"])
+        for page in PAGES
+        for text in [page.read_text(encoding="utf-8")]
+        for found in BLOCK.finditer(text)
+    ]
+
+
+BLOCKS = blocks()
+EXAMPLES = [block for block in BLOCKS if block.language == "python"]
+PAGES_WITH_COMMANDS = sorted({block.page for block in BLOCKS if block.language in ("bash", "console")})
+
+
+def run(command: list[str], directory: Path, **environment: str) -> str:
+    """What it prints. Fails, with that, when it fails."""
+    path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        command,
+        cwd=directory,
+        env=os.environ | {"PATH": path, "NO_COLOR": "1"} | environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=SECONDS,
+        check=False,
+    )
+    output = done.stdout.decode(errors="replace")
+    assert done.returncode == 0, f"{shlex.join(command)}\n{output}"
+    return output
+
+
+@pytest.mark.parametrize("block", EXAMPLES, ids=lambda block: block.name)
+def test_an_example_runs(block: Block, tmp_path: Path) -> None:
+    run([sys.executable, "-W", "error", "-c", block.text], tmp_path)
+
+
+def commands_of(page: Path) -> list[str]:
+    """The commands of a page in order: each line of a `bash` block, the lines with a `$` of a `console` block."""
+    found: list[str] = []
+    for block in BLOCKS:
+        if block.page == page and block.language == "bash":
+            found += block.text.replace("\\\n", " ").splitlines()
+        elif block.page == page and block.language == "console":
+            found += [line[2:] for line in block.text.splitlines() if line.startswith("$ ")]
+    return [command for command in found if command.strip() and not command.startswith("#")]
+
+
+@pytest.mark.parametrize("page", PAGES_WITH_COMMANDS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
+    """All of them one after the other in one empty directory, as a reader would."""
+    for command in commands_of(page):
+        words = shlex.split(command, comments=True)
+        environment: dict[str, str] = {}
+        while "=" in words[0]:
+            name, _, environment[name] = words.pop(0).partition("=")
+        program = words[0].removeprefix(".venv/bin/")
+        if program == "make":  # would set up, run or test everything: is there such a target?
+            run(["make", "-n", *words[1:]], ROOT)
+        elif program == "pytest":  # this is one: are those tests there?
+            run([sys.executable, "-m", "pytest", "--collect-only", *words[1:]], ROOT, **environment)
+        else:
+            run([program, *words[1:]], tmp_path, **environment)
+
+
+#: `pyromq store recover DIR --truncate-at POSITION` in a sentence or a table: program words, then the rest.
+MENTION = re.compile(r"`pyromq (?P<words>[a-z]+(?: [a-z]+)*)(?P<rest>(?: [^`\n]+)?)`")
+
+
+def mentions() -> dict[str, set[str]]:
+    """Commands that the pages mention, with the options that they mention of each."""
+    found: dict[str, set[str]] = {}
+    for page in PAGES:
+        for mention in MENTION.finditer(BLOCK.sub("", page.read_text(encoding="utf-8"))):
+            found.setdefault(mention["words"], set()).update(re.findall(r"--[a-z-]+", mention["rest"]))
+    return found
+
+
+@pytest.mark.parametrize(("words", "options"), mentions().items(), ids=lambda value: str(value))
+def test_a_mentioned_command_exists(words: str, options: set[str], tmp_path: Path) -> None:
+    shown = run(["pyromq", *words.split(), "--help"], tmp_path, COLUMNS="200")
+    assert not {option for option in options if option not in shown}
+
+
+def test_make_run_and_make_test_do_what_the_readme_says() -> None:
+    def steps(target: str) -> str:
+        return subprocess.run(
+            ["make", "--always-make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout
+
+    assert re.search(r"scripts/setup\.sh\n.*/pyromq ", steps("run"), re.DOTALL)
+    assert re.search(
+        r"scripts/setup\.sh\n.*ruff check.*mypy.*PYROMQ_KERNEL=python \S*pytest.*\.venv/bin/pytest$",
+        steps("test").strip(),
+        re.DOTALL,
+    )
+
+
+def test_every_target_has_help() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    [phony] = re.findall(r"^\.PHONY: (.+)$", makefile, re.MULTILINE)
+    shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert set(re.findall(r"^make (\w+) +\S", shown, re.MULTILINE)) == set(phony.split())
+
+
+def anchors(page: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.+)$", BLOCK.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for found in LINK.finditer(BLOCK.sub("", page.read_text(encoding="utf-8"))):
+        target, _, anchor = found["target"].partition("#")
+        if target.startswith(("http://", "https://")):
+            continue
+        path = (page.parent / target).resolve() if target else page
+        assert path.is_relative_to(ROOT), f"{found['target']} leads out of the tree"
+        assert path.exists(), f"{found['target']} leads nowhere"
+        assert not anchor or anchor in anchors(path), f"{found['target']}: no such heading"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_named_files_exist(page: Path) -> None:
+    """`src/pyromq/config.py` in a sentence is a promise too."""
+    text = BLOCK.sub("", page.read_text(encoding="utf-8"))
+    named = re.findall(r"`((?:src|tests|docs|scripts|benchmarks)/[\w./-]+)`", text)
+    assert not [path for path in named if not (ROOT / path).exists()]
+
+
+def test_every_page_can_be_found_from_the_readme() -> None:
+    seen: set[Path] = set()
+    waiting = [ROOT / "README.md"]
+    while waiting:
+        page = waiting.pop()
+        if page not in seen and page.suffix == ".md":
+            seen.add(page)
+            links = LINK.findall(BLOCK.sub("", page.read_text(encoding="utf-8")))
+            waiting += [(page.parent / link.partition("#")[0]).resolve() for link in links if "://" not in link]
+    assert set(PAGES) - seen == set()
+
+
+def test_the_map_has_every_module_of_the_store() -> None:
+    named = set(re.findall(r"`(\w+)`", (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")))
+    modules = {path.stem for path in (ROOT / "src" / "pyromq" / "store").glob("[a-z]*.py")}
+    assert modules - named == set()
+
+
+def test_generated_parts_are_current() -> None:
+    run([sys.executable, str(ROOT / "scripts" / "gen_docs.py"), "--check"], ROOT)
+
+
+def test_the_drawing_of_the_errors_has_all_of_them() -> None:
+    drawn = set(re.findall(r"[├└]── (\w+)", pyromq.errors.__doc__ or "")) | {"PyroMQError"}
+    classes = {
+        name
+        for name, value in vars(pyromq.errors).items()
+        if isinstance(value, type) and issubclass(value, PyroMQError)
+    }
+    assert drawn == classes
+
+
+def test_examples_are_formatted_like_code() -> None:
+    """They are parsed, so that a page cannot hide a mistake behind a block that is never run."""
+    for block in EXAMPLES:
+        ast.parse(block.text)
+    assert EXAMPLES
+    assert {block.language for block in BLOCKS} <= {"", "bash", "console", "python", "mermaid", "toml", "json", "text"}

@@ -1,0 +1,123 @@
+"""The wheel: with the kernel, and without it, as it is built where there is no C compiler."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import site
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[1]
+SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
+KERNELS = {f"pyromq/{room}/_kernel{SUFFIX}" for room in ("records", "store")}
+COMPILER = shutil.which((os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0])
+
+
+def build_wheel(directory: Path, **environment: str) -> Path:
+    """Built from a copy, with the tools that are installed here: no network, and nothing left in the tree."""
+    source = directory / "source"
+    shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns("*.so", "*.egg-info", "__pycache__"))
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    options = ["--no-deps", "--no-build-isolation", "--disable-pip-version-check", "--quiet"]
+    run([sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", str(directory), str(source)], **environment)
+    [wheel] = directory.glob("*.whl")
+    return wheel
+
+
+def run(command: list[str], **environment: str) -> str:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYROMQ_")}
+    done = subprocess.run(
+        command, env=kept | {"NO_COLOR": "1"} | environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def install(wheel: Path, directory: Path) -> Path:
+    """A fresh environment with this wheel; what it depends on is borrowed from here. Its `bin` directory."""
+    home = directory / "venv"
+    venv.create(home, with_pip=False, symlinks=True)
+    python = home / "bin" / "python"
+    run([sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "--no-index", "-q", str(wheel)])
+    [packages] = home.glob("lib/python*/site-packages")
+    (packages / "borrowed.pth").write_text("\n".join(site.getsitepackages()), encoding="utf-8")
+    return home / "bin"
+
+
+@pytest.fixture(scope="module")
+def pure_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_wheel(tmp_path_factory.mktemp("pure"), PYROMQ_NO_EXTENSIONS="1")
+
+
+@pytest.fixture(scope="module")
+def compiled_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if COMPILER is None:
+        pytest.skip("there is no C compiler here")
+    return build_wheel(tmp_path_factory.mktemp("compiled"))
+
+
+@pytest.fixture(scope="module")
+def pure_bin(pure_wheel: Path) -> Path:
+    return install(pure_wheel, pure_wheel.parent)
+
+
+def test_a_wheel_without_the_kernel_runs_anywhere(pure_wheel: Path) -> None:
+    assert pure_wheel.name.endswith("-py3-none-any.whl")
+    assert not [name for name in zipfile.ZipFile(pure_wheel).namelist() if name.endswith(".so")]
+
+
+def test_a_wheel_with_the_kernel_has_all_of_it(compiled_wheel: Path) -> None:
+    names = set(zipfile.ZipFile(compiled_wheel).namelist())
+    assert names >= KERNELS
+    assert not [name for name in names if name.endswith(".c")]
+
+
+def test_a_wheel_says_what_it_is(pure_wheel: Path) -> None:
+    archive = zipfile.ZipFile(pure_wheel)
+    names = archive.namelist()
+    [metadata_file] = [name for name in names if name.endswith(".dist-info/METADATA")]
+    metadata = Parser().parsestr(archive.read(metadata_file).decode())
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert "pyromq/py.typed" in names
+    assert not [name for name in names if not name.startswith("pyromq")]
+
+
+def test_without_the_kernel_the_readable_forms_serve(pure_bin: Path, tmp_path: Path) -> None:
+    lines = (
+        "from pathlib import Path; import pyromq; from pyromq.config import StoreConfig;"
+        "from pyromq.model.message import Draft; from pyromq.records import scan;"
+        "from pyromq.store import queue_cursor;"
+        "from pyromq.store.message_store import MessageStore, decode;"
+        f"store = MessageStore(StoreConfig(root=Path({str(tmp_path)!r}), segment_bytes=1 << 16)); store.open();"
+        "store.append([Draft(b'orders', 0, b'hello')]); store.dispatch();"
+        "print(pyromq.__file__, scan.COMPILED, queue_cursor.COMPILED);"
+        "print(decode(store.read('orders', 0, 0).records[0]).body); store.close()"
+    )
+    output = run([str(pure_bin / "python"), "-c", lines]).splitlines()
+    assert output[0].startswith(str(pure_bin.parent)), "the wheel is what runs, not the source tree"
+    assert output[0].endswith("False False")
+    assert output[1] == "b'hello'"
+
+
+def test_a_missing_kernel_that_is_asked_for_is_an_error(pure_bin: Path) -> None:
+    with pytest.raises(AssertionError, match="ImportError"):
+        run([str(pure_bin / "python"), "-c", "import pyromq.records.scan"], PYROMQ_KERNEL="compiled")
+
+
+def test_the_doctor_says_which_form_runs(pure_bin: Path) -> None:
+    kernel = json.loads(run([str(pure_bin / "pyromq"), "doctor", "--json"]))["kernel"]
+    assert set(kernel.values()) == {False}

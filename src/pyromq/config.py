@@ -105,7 +105,8 @@ class StoreConfig:
     transient_pool: bool = False
     #: Longest time a gathered record waits for its commit.
     transient_commit_ms: int = 200
-    #: How far ahead of the end of the log pages are made ready, so that an append never waits for one.
+    #: How far ahead of the end of the log pages are brought in, so that an append does not wait for memory. Not used
+    #: with `flush.sync`.
     warm_bytes: int = 64 * MIB
     #: Threads of a recovery scan. 0: one per core, at most 8.
     recovery_threads: int = 0

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from pyromq.clock import ManualClock
 from pyromq.config import FlushConfig, RetentionConfig, StoreConfig
-from pyromq.errors import OffsetNotFound, PyroMQError
+from pyromq.errors import CorruptLog, PyroMQError
 from pyromq.model.message import AppendedAt, Draft
 from pyromq.records import layout, record
 from pyromq.records.properties import without_crc
@@ -90,10 +90,6 @@ class Sent:
     @property
     def tag(self) -> str | None:
         return dict(_properties(self.draft)).get("TAGS")
-
-    @property
-    def is_rolled_back(self) -> bool:
-        return self.draft.storage_flags & layout.FLAG_TRANSACTION_MASK == layout.FLAG_ROLLED_BACK
 
 
 def _properties(draft: Draft) -> Iterable[tuple[str, str]]:
@@ -473,19 +469,18 @@ class Check:
     def _halves(self) -> None:
         for half in self.model.halves:
             if half.end <= self.promised and half.position >= self.model.may_be_gone_below:
-                assert self.store.message_at(half.position) == half.data, f"the half at {half.position} is damaged"
+                found = self.store.log.record_at(half.position, self.store.marks.readable.value)
+                assert found == half.data, f"the half at {half.position} is damaged"
 
     def _keys_and_tags(self) -> None:
+        queued = [sent for messages in self.model.queues.values() for sent in messages.values()]
         promised = [
-            sent
-            for sent in self.model.everything()
-            if sent.end <= self.promised and sent.position >= self.model.may_be_gone_below and not sent.is_rolled_back
+            sent for sent in queued if self.model.may_be_gone_below <= sent.position < sent.end <= self.promised
         ]
         for sent in promised if self.rng.random() < 0.1 else self.rng.sample(promised, min(len(promised), 6)):
             hits = self.store.query(sent.draft.topic.decode(), sent.key)
             assert [bytes(hit) for hit in hits] == [sent.data], f"key {sent.key}: {len(hits)} found"
-            is_queued = layout.has_queue_offset(sent.draft.storage_flags)
-            if is_queued and sent.draft.topic != layout.SCHEDULE_TOPIC and sent.tag is not None:
+            if sent.draft.topic != layout.SCHEDULE_TOPIC and sent.tag is not None:
                 read = self.store.read(sent.draft.topic.decode(), sent.draft.queue_id, sent.offset, tags=[sent.tag])
                 assert read.records, f"tag {sent.tag} does not find offset {sent.offset}"
                 assert read.records[0] == sent.data
@@ -500,9 +495,9 @@ class Check:
         for half in old.halves:
             if half.end <= store.marks.appended.value:
                 try:
-                    if store.message_at(half.position) == half.data:
+                    if store.log.record_at(half.position, store.marks.readable.value) == half.data:
                         model.halves.append(half)
-                except OffsetNotFound:
+                except CorruptLog:
                     continue
         return model
 

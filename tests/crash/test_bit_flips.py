@@ -287,9 +287,9 @@ def test_flipped_bits_in_a_config_file() -> None:
 @pytest.mark.parametrize("folder", ["commitlog", "consumequeue", "index"])
 @pytest.mark.parametrize("damage", ["copied", "swapped", "zeroed"])
 def test_sectors_in_the_wrong_place(folder: str, damage: str, clean: bool) -> None:
-    """Two limits. A foreign sector that begins inside a record's properties takes its CRC away, and then the record looks
-    like one of RocketMQ's, which has none: body and head are right, the properties are not. And a queue whose entries
-    became zeroes looks like one that never had them: the log still has the messages, and a rebuild brings them back.
+    """Two limits. A foreign sector that begins inside a record's properties takes its CRC away, and then the record
+    looks like one of RocketMQ's, which has none: head and body are right, the properties are not. And a queue whose
+    entries became zeroes looks like one that never had them: the log has the messages, a rebuild brings them back.
     """
     made = make(clean=clean)
     for seed in range(CASES // 4):

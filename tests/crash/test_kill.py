@@ -6,7 +6,6 @@ A killed process leaves its bytes in the page cache, so nothing acknowledged may
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import random
@@ -27,10 +26,33 @@ KILLS = int(os.environ.get("PYROMQ_KILLS", "50"))
 Acked = dict[tuple[str, int, int], str]
 
 
-def start(root: Path, mode: str, seed: int, *before: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*before, sys.executable, str(WRITER), str(root), mode, str(seed)], stdout=subprocess.PIPE, text=True
-    )
+class Writer:
+    """The program, with what it said in a file, so that it never waits for a reader."""
+
+    def __init__(self, root: Path, mode: str, seed: int, *before: str) -> None:
+        self.said = root.with_name(f"said-{seed}")
+        with self.said.open("wb") as output:
+            command = [*before, sys.executable, str(WRITER), str(root), mode, str(seed)]
+            self.process = subprocess.Popen(command, stdout=output)
+
+    def wait_until_ready(self) -> None:
+        deadline = time.monotonic() + 30
+        while not self.said.read_bytes().startswith(b"ready\n"):
+            assert self.process.poll() is None, "the writer ended before it was ready"
+            assert time.monotonic() < deadline, "the writer is not ready after 30 s"
+            time.sleep(0.005)
+
+    def kill(self) -> str:
+        self.process.send_signal(signal.SIGKILL)
+        return self.wait()
+
+    def wait(self) -> str:
+        try:
+            self.process.wait(30)
+        finally:
+            self.process.kill()
+            self.process.wait()
+        return self.said.read_text()
 
 
 def take(lines: str, acked: Acked) -> int:
@@ -87,12 +109,10 @@ def test_fifty_kills_in_one_directory(tmp_path: Path) -> None:
     acked: Acked = {}
     ends: dict[tuple[str, int], int] = {}
     for round_number in range(KILLS):
-        process = start(root, "sync" if round_number % 2 else "async", round_number)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
+        writer = Writer(root, "sync" if round_number % 2 else "async", round_number)
+        writer.wait_until_ready()
         time.sleep(rng.uniform(0.0, 0.12))
-        process.send_signal(signal.SIGKILL)
-        lines, _ = process.communicate()
+        lines = writer.kill()
         take(lines, acked)
         ends = check(root, acked, ends)
     assert len(acked) > KILLS * 10
@@ -106,7 +126,7 @@ def test_fifty_kills_in_one_directory(tmp_path: Path) -> None:
             assert store.query("orders", f"{seed}-1") or store.query("pay", f"{seed}-1") or not acked
 
 
-# --- a disk that fails at the Nth sync ---------------------------------------------------------------------------------
+# --- a disk that fails at the Nth sync -----------------------------------------------------------------------------
 
 
 def has_strace() -> bool:
@@ -130,13 +150,9 @@ def strace(log: Path, fault: str) -> list[str]:
 def test_a_sync_that_fails_fences_the_store(tmp_path: Path, nth: int) -> None:
     """Whoever waits gets an error, nothing later is acknowledged, and the process ends by itself."""
     root = tmp_path / "store"
-    process = start(root, "sync", nth, *strace(tmp_path / "strace", f"error=EIO:when={nth}"))
-    try:
-        lines, _ = process.communicate(timeout=30)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-    assert process.returncode == FENCED, lines[-300:]
+    writer = Writer(root, "sync", nth, *strace(tmp_path / "strace", f"error=EIO:when={nth}"))
+    lines = writer.wait()
+    assert writer.process.returncode == FENCED, lines[-300:]
     assert lines.splitlines()[-1].startswith("fenced:")
     acked: Acked = {}
     take(lines, acked)
@@ -147,9 +163,9 @@ def test_a_sync_that_fails_fences_the_store(tmp_path: Path, nth: int) -> None:
 @pytest.mark.parametrize("nth", [1, 2, 4, 7, 12])
 def test_a_kill_at_the_nth_sync(tmp_path: Path, nth: int) -> None:
     root = tmp_path / "store"
-    process = start(root, "sync", nth, *strace(tmp_path / "strace", f"signal=KILL:when={nth}"))
-    lines, _ = process.communicate(timeout=30)
-    assert process.returncode != 0
+    writer = Writer(root, "sync", nth, *strace(tmp_path / "strace", f"signal=KILL:when={nth}"))
+    lines = writer.wait()
+    assert writer.process.returncode != 0
     acked: Acked = {}
     take(lines, acked)
     check(root, acked, {})

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pyromq.config import FlushConfig, StoreConfig
 from pyromq.errors import StoreFenced
-from pyromq.model.message import Draft
+from pyromq.model.message import AppendedAt, Draft
 from pyromq.store.message_store import MessageStore
 
 QUEUES = [(b"orders", 0), (b"orders", 1), (b"pay", 0)]
@@ -38,6 +38,10 @@ def config(root: Path, *, sync: bool) -> StoreConfig:
     )
 
 
+def promise(draft: Draft, receipt: AppendedAt) -> str:
+    return f"{draft.topic.decode()} {draft.queue_id} {receipt.queue_offset} {hashlib.md5(draft.body).hexdigest()}\n"
+
+
 async def write(root: Path, sync: bool, seed: int) -> None:
     rng = random.Random(seed)
     serial = 0
@@ -53,11 +57,7 @@ async def write(root: Path, sync: bool, seed: int) -> None:
             receipts = store.append(drafts)
             if sync:
                 await store.wait_synced(receipts[-1])
-            lines = [
-                f"{draft.topic.decode()} {draft.queue_id} {receipt.queue_offset} {hashlib.md5(draft.body).hexdigest()}\n"
-                for draft, receipt in zip(drafts, receipts, strict=True)
-            ]
-            sys.stdout.write("".join(lines))
+            sys.stdout.write("".join(map(promise, drafts, receipts)))
             sys.stdout.flush()
             await asyncio.sleep(0)
 

@@ -19,7 +19,7 @@ from pyromq.records import checksum
 from pyromq.records import scan as record_scan
 from pyromq.store import key_index, queue_cursor, queue_reader
 
-_POPULATE_WRITE = 23  # Linux 5.14
+_POPULATE_READ = 22  # Linux 5.14
 
 #: A broker has an open file for each queue, segment and connection.
 ENOUGH_OPEN_FILES = 65_536
@@ -91,7 +91,7 @@ def _populate() -> Check:
     if hasattr(mmap.mmap, "madvise"):
         with mmap.mmap(-1, mmap.PAGESIZE) as page:
             try:
-                page.madvise(_POPULATE_WRITE)
+                page.madvise(_POPULATE_READ)
                 found = True
             except OSError:
                 pass

@@ -47,6 +47,7 @@ class CommitLog:
         # A larger body may not fit in a segment together with the largest topic and properties: look closely.
         self._max_plain_body = min(self._max_body, files.file_bytes - _MOST_AROUND_BODY)
         self._with_crc = config.record_crc
+        self._syncs_often = config.flush.sync
         self._allocator = allocator
         self._pool = pool
         self._current: Segment | None = None
@@ -127,6 +128,8 @@ class CommitLog:
 
     def _write_to(self, segment: Segment, offset: int) -> None:
         self._current = segment
+        if self._syncs_often:
+            segment.file.expect_frequent_syncs()
         self._buffer = segment.buffer if self._pool is None else self._pool.attach(segment, offset)
 
     def record_at(self, position: int, readable: int) -> memoryview:

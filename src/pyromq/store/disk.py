@@ -63,6 +63,9 @@ class MappedFile(Protocol):
     def warm(self, start: int, end: int) -> None:
         """Hint: these bytes are written soon."""
 
+    def expect_frequent_syncs(self) -> None:
+        """Hint: little is written between two syncs."""
+
     def write_at(self, start: int, data: memoryview) -> None:
         """Write through the page cache, not the mapping."""
 
@@ -159,6 +162,10 @@ class OsMappedFile:
     def warm(self, start: int, end: int) -> None:
         if self._address:
             platform.warm(self._address, start, min(end, self.size))
+
+    def expect_frequent_syncs(self) -> None:
+        if self._address:
+            platform.keep_pages_small(self._address, self.size)
 
     def write_at(self, start: int, data: memoryview) -> None:
         while data:

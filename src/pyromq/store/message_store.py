@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -106,7 +107,9 @@ class MessageStore:
         background: Runner = runner if runner is not None else _ThreadRunner(self._threads)
         self._transient = TransientPool() if config.transient_pool else None
         files = SegmentedFile(self.disk, self.paths.commit_log, config.segment_bytes)
-        allocator = Allocator(files, background, self.clock, self.telemetry, config.warm_bytes)
+        # A log that is synced all the time has small pages, which come in with the writes themselves.
+        warm_bytes = 0 if config.flush.sync else config.warm_bytes
+        allocator = Allocator(files, background, self.clock, self.telemetry, warm_bytes)
         self.log = CommitLog(config, files, allocator, self._transient)
         self.queues = QueueTable(self.disk, self.paths.queues, config.queue_file_entries)
         self.index = KeyIndex(config, self.disk, self.clock) if config.index_enabled else None
@@ -152,7 +155,7 @@ class MessageStore:
     # --- opening and closing -----------------------------------------------------------------------------------------
 
     def open(self, *, truncate_at: int | None = None, rebuild: bool = False) -> RecoveryReport:
-        """Lock the directory and recover it. Raises StoreLocked, CorruptLog.
+        """Lock the directory and recover it. Raises StoreLocked, CorruptLog, DiskFull.
 
         `truncate_at` gives up everything from a position on; `rebuild` throws queues and index away and makes them
         anew from the log. Neither happens unless asked for.
@@ -167,8 +170,10 @@ class MessageStore:
             platform.raise_open_file_limit()
             self.disk.remove_tree(self.paths.staging)
             self._recover(truncate_at, rebuild)
-        except BaseException:
+        except BaseException as error:
             self._close_files()
+            if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+                raise DiskFull(f"the store cannot start without room on the disk ({error}); make some") from error
             raise
         self._is_open = True
         self.report.seconds = self.clock.monotonic() - started

@@ -13,7 +13,8 @@ import resource
 
 PAGE = mmap.PAGESIZE
 
-_MADV_POPULATE_WRITE = 23  # Linux 5.14: fault pages in, ready for writing, without changing them
+_MADV_RANDOM = 1
+_MADV_POPULATE_READ = 22  # Linux 5.14: bring pages in, clean
 _MADV_DONTNEED = 4
 _ZEROES = bytes(1 << 20)
 
@@ -83,10 +84,19 @@ def sync_data(fd: int) -> None:
 
 
 def warm(address: int, start: int, end: int) -> None:
-    """Make pages ready for writing. A hint: without it the first write to each page is slower."""
+    """Bring pages into memory before they are written. A hint: without it the first write to each is slower.
+
+    They stay clean: pages that are made ready *for writing* are dirty, and the next sync writes their zeroes out.
+    """
     start -= start % PAGE
     if _libc is not None and end > start:
-        _libc.madvise(address + start, end - start, _MADV_POPULATE_WRITE)
+        _libc.madvise(address + start, end - start, _MADV_POPULATE_READ)
+
+
+def keep_pages_small(address: int, size: int) -> None:
+    """A hint for a mapping that is synced often: a sync writes whole pages, and large ones are written many times."""
+    if _libc is not None:
+        _libc.madvise(address, size, _MADV_RANDOM)
 
 
 def release_pages(address: int, start: int, end: int) -> None:

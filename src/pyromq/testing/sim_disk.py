@@ -258,6 +258,9 @@ class SimMappedFile:
     def warm(self, start: int, end: int) -> None:
         """Memory is warm."""
 
+    def expect_frequent_syncs(self) -> None:
+        """Any number is fine."""
+
     def write_at(self, start: int, data: memoryview) -> None:
         self._require_open()
         self._disk._require_power()

@@ -181,11 +181,8 @@ def test_flipped_bits_in_the_log_above_the_mark_cut_it_there() -> None:
 
 @STATES
 def test_flipped_bits_in_a_queue(clean: bool) -> None:
-    """An entry of the queue is checked against the log when it is read; one that recovery finds is written again.
-
-    The limit: after a crash, damage that makes the very last synced entries of a queue look unsynced cannot be told
-    from entries whose messages the crash took. The log still has the messages: a rebuild brings them back.
-    """
+    """An entry of the queue is checked against the log when it is read; one that recovery finds is written again, and
+    so is one that damage made look like nothing: the recover point knows how many entries there were."""
     made = make(clean=clean)
     for seed in range(CASES * 2):
         rng, disk = random.Random(seed), made.disk.copy()
@@ -195,18 +192,9 @@ def test_flipped_bits_in_a_queue(clean: bool) -> None:
         damaged = disk.copy()
         found = examine(made, disk)
         assert found.refused is None, f"seed {seed}: {found.refused}"
-        if clean:
-            no_word_lost(made, found)
-        for sent in found.missing:
-            later = [s for s in made.messages if _same_queue(s, sent) and s.offset > sent.offset]
-            later = [s for s in later if s not in found.missing]
-            assert not later, f"seed {seed}: a hole in the middle"
+        no_word_lost(made, found)
         again = examine(made, damaged, rebuild=True)
         assert (again.refused, again.failed, again.missing) == (None, 0, []), f"seed {seed}: a rebuild repairs it"
-
-
-def _same_queue(one: Sent, other: Sent) -> bool:
-    return (one.draft.topic, one.draft.queue_id) == (other.draft.topic, other.draft.queue_id)
 
 
 @STATES
@@ -224,7 +212,8 @@ def test_a_flipped_tag_code(clean: bool) -> None:
         store = open_on(disk)
         topic, queue = sent.draft.topic.decode(), sent.draft.queue_id
         filtered = store.read(topic, queue, sent.offset, max_messages=1, tags=[sent.tag or ""])
-        assert all(s.data != sent.data for s in made.messages for r in filtered.records if r == s.data)
+        known = {each.data for each in made.messages}
+        assert all(bytes(each) in known and each != sent.data for each in filtered.records)
         with pytest.raises(CorruptQueue):
             store.read(topic, queue, sent.offset, max_messages=1)
 
@@ -287,10 +276,8 @@ def test_flipped_bits_in_a_config_file() -> None:
 @pytest.mark.parametrize("folder", ["commitlog", "consumequeue", "index"])
 @pytest.mark.parametrize("damage", ["copied", "swapped", "zeroed"])
 def test_sectors_in_the_wrong_place(folder: str, damage: str, clean: bool) -> None:
-    """Two limits. A foreign sector that begins inside a record's properties takes its CRC away, and then the record
-    looks like one of RocketMQ's, which has none: head and body are right, the properties are not. And a queue whose
-    entries became zeroes looks like one that never had them: the log has the messages, a rebuild brings them back.
-    """
+    """A limit: a foreign sector that begins inside a record's properties takes its CRC away, and then the record looks
+    like one of RocketMQ's, which has none: head and body are right, the properties are not."""
     made = make(clean=clean)
     for seed in range(CASES // 4):
         rng, disk = random.Random(seed), made.disk.copy()
@@ -306,7 +293,7 @@ def test_sectors_in_the_wrong_place(folder: str, damage: str, clean: bool) -> No
             disk.plant(path, bytes(content))
         damaged = disk.copy()
         found = examine(made, disk, torn_properties=folder == "commitlog")
-        if folder == "commitlog":
+        if folder != "index":
             try:
                 no_word_lost(made, found)
             except AssertionError as error:
@@ -368,15 +355,14 @@ def test_a_missing_log_file(clean: bool) -> None:
 
 
 @STATES
-def test_a_missing_or_foreign_queue_file_is_written_again(clean: bool) -> None:
+def test_a_missing_queue_file(clean: bool) -> None:
+    """A queue without its only file looks like one that never had any; the recover point knows better."""
     made = make(clean=clean)
     for path in made.files("consumequeue"):
         disk = made.disk.copy()
         disk.remove(path)
         found = examine(made, disk)
-        assert found.refused is None
-        if not clean or len(made.files("consumequeue")) > 1:
-            assert not found.failed
+        assert (found.refused, found.failed, found.missing) == (None, 0, []), path
 
 
 # --- the way out ---------------------------------------------------------------------------------------------------

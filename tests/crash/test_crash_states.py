@@ -21,7 +21,6 @@ from pyromq.model.message import Draft
 from pyromq.store import cleaner, recovery
 from pyromq.store.cleaner import Cleaner
 from pyromq.store.commit_log import CommitLog
-from pyromq.store.consume_queue import ConsumeQueue
 from pyromq.store.flusher import Flusher
 from pyromq.store.message_store import MessageStore
 from pyromq.store.recover_points import RecoverPoints
@@ -122,17 +121,10 @@ BUGS = [
     Bug("queues are claimed too far", RecoverPoints, "plan", "min(dispatched, synced)", "synced"),
     Bug("retention forgets to note the start", Cleaner, "_remove", "self._points.move_log_start(start)", "pass"),
     Bug("retention removes what is young", cleaner, "decide", "max_age_hours * HOUR_MS", "max_age_hours"),
-    Bug("retention loses the next offset", RecoverPoints, "move_log_start", "Plan(queues,", "Plan([],"),
+    Bug("retention loses the next offset", RecoverPoints, "move_log_start", "point=point)", "point=point, queues=[])"),
     Bug("a scan believes any checksum", recovery, "scan_segment", "segment.base, True", "segment.base, False"),
     Bug(
         "any index is kept", Start, "_recover_index", "self.index.keep_synced(point.index_to, point.index_file)", "True"
-    ),
-    Bug(
-        "a cut queue keeps its entries",
-        ConsumeQueue,
-        "cut",
-        "zero(segment.buffer, start, segment.data_end(start))",
-        "pass",
     ),
     Bug(
         "a killed pool promises too much",

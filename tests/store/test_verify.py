@@ -341,10 +341,10 @@ def test_a_flipped_bit_in_a_table_or_its_copy_is_found(root: Path) -> None:
 
 
 def test_a_damaged_recover_point_is_found(root: Path) -> None:
-    flip(root / "recoverpoint", 20)
+    flip(root / "recoverpoint", 532)  # the older copy: the one of the start, not of the stop
     found = only(check(root))
-    assert (found.file, found.position, found.severity) == (Path("recoverpoint"), 0, Severity.NOTE)
-    flip(root / "recoverpoint", 532)
+    assert (found.file, found.position, found.severity) == (Path("recoverpoint"), 512, Severity.NOTE)
+    flip(root / "recoverpoint", 20)
     report = check(root)
     assert [each.position for each in report.findings if each.file == Path("recoverpoint")] == [0, 512]
     assert not report.ok

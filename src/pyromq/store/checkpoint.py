@@ -30,6 +30,7 @@ _SLOT = struct.Struct(
     "q"   # index synced to
     "q"   # name of the last synced index file (a number), 0: none
     "q"   # store time of the last synced record, ms
+    "q"   # digest of all queues' next offsets, -1: not known
     "q"   # 1: written by a clean stop
 )  # fmt: skip
 _MAGIC = b"PYROMQ\x00\x01"
@@ -51,6 +52,9 @@ class RecoverPoint:
     index_file: int = 0
     #: Store time of the last record below `synced`.
     timestamp_ms: int = 0
+    #: A digest of how far each queue was (`QueueTable.digest`): a queue that lost its last entries cannot tell by
+    #: itself. -1 when some of them were ahead of `queues_to`.
+    queue_digest: int = -1
     clean: bool = False
 
 
@@ -95,6 +99,7 @@ class RecoverPointFile:
             point.index_to,
             point.index_file,
             point.timestamp_ms,
+            point.queue_digest,
             int(point.clean),
         )
         at = _SLOT_BYTES * (self._sequence % 2)
@@ -118,8 +123,8 @@ def _read_slot(slot: bytes) -> tuple[int, RecoverPoint] | None:
     body, crc = slot[: _SLOT.size], slot[_SLOT.size : _SLOT.size + 4]
     if len(crc) != 4 or body[:8] != _MAGIC or crc32(body, 0) != int.from_bytes(crc, "big"):
         return None
-    _, sequence, log_start, synced, queues_to, index_to, index_file, timestamp_ms, clean = _SLOT.unpack(body)
-    point = RecoverPoint(log_start, synced, queues_to, index_to, index_file, timestamp_ms, bool(clean))
+    _, sequence, log_start, synced, queues_to, index_to, index_file, at_ms, queue_digest, clean = _SLOT.unpack(body)
+    point = RecoverPoint(log_start, synced, queues_to, index_to, index_file, at_ms, queue_digest, bool(clean))
     return sequence, point
 
 

@@ -24,6 +24,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Protocol
 
 from pyromq.store import platform
@@ -226,6 +227,7 @@ class OsDisk:
         self._staging = staging
         #: Directories with names in them that are not durable yet.
         self._unsynced: set[Path] = set()
+        self._naming = Lock()
 
     def make_dir(self, path: Path) -> None:
         self._make_dir(path)
@@ -240,10 +242,11 @@ class OsDisk:
 
     def _sync_name(self, path: Path) -> None:
         """Make a name durable, and those of the directories on the way to it that are new."""
-        for directory in path.parents:
-            if directory in self._unsynced:
-                self._unsynced.discard(directory)  # first: another name may come while it is being synced
-                _sync_directory(directory)
+        with self._naming:  # nobody may pass before a directory that another thread is syncing is done
+            for directory in path.parents:
+                if directory in self._unsynced:
+                    self._unsynced.discard(directory)  # first: another name may come while it is being synced
+                    _sync_directory(directory)
 
     def names(self, path: Path) -> list[str]:
         try:

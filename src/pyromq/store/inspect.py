@@ -140,17 +140,6 @@ def last_stretch(segments: list[Segment]) -> list[Segment]:
     return segments[max(start, 0) :]
 
 
-def scan_start(files: SegmentedFile, point: RecoverPoint | None, checkpoint: Checkpoint, *, clean: bool) -> int:
-    """Where a start would begin to look for the end of the log."""
-    if point is not None:
-        start = max(min(point.queues_to, point.synced), files.start)
-        if start <= files.end and recovery.starts_at_record(files, start):
-            return start
-    if clean:
-        return recovery.clean_scan_start(files.segments)
-    return recovery.crash_scan_start(files.segments, checkpoint)
-
-
 def stored_ms(segment: Segment, position: int) -> int | None:
     """When the record at a position was stored; None when none is there."""
     at = position - segment.base
@@ -311,7 +300,7 @@ class _Inspection:
             segments = [segment for segment in segments if segment.end > point.log_start]
         files = self._files
         files.segments = last_stretch(segments)
-        start = scan_start(files, point, checkpoint, clean=clean)
+        start = recovery.scan_start(files, point, checkpoint, clean=clean)
         found = recovery.find_log_end(files, start, self._config.recovery_threads)
         views = [
             SegmentView(

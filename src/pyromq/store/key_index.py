@@ -240,9 +240,10 @@ class KeyIndex:
 
     def _index_some(self, buffer: memoryview, at: int, end: int) -> int:
         """Some records, at least one; `at` when there is none."""
-        reached = index_keys(buffer, at, end, self._writable_file().cursor)
-        if reached > at:
-            return reached
+        if self.files:  # the first file comes with the first key
+            reached = index_keys(buffer, at, end, self._writable_file().cursor)
+            if reached > at:
+                return reached
         spans = record.spans_of(buffer, at, end)
         if isinstance(spans, str):
             return at
@@ -257,6 +258,8 @@ class KeyIndex:
         (timestamp_ms,) = layout.STORED_AT.unpack_from(buffer, spans.store_timestamp_at)
         topic = bytes(buffer[spans.topic : spans.topic_end])
         keys = list(keys_of(bytes(buffer[spans.properties : spans.properties_end])))
+        if not keys:
+            return
         # One file has all keys of a record, so that a file can be built again from a record boundary on. Only a
         # record with more keys than a whole file holds goes on in the next.
         file = self._writable_file(min(len(keys), self._entries - 1))

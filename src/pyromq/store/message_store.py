@@ -198,9 +198,7 @@ class MessageStore:
         self._found_below = found.end
         self.flusher.last_timestamp_ms = self.log.last_timestamp_ms
         self.points.current = point or RecoverPoint()
-        if found.end or point is not None:
-            # From now on a crash starts from here.
-            self.points.save()
+        self.points.save()  # from now on a crash starts from here
 
     def close(self) -> None:
         """Stop cleanly: everything dispatched, indexed and synced, so that the next start has nothing to do."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pyromq.errors import IllegalMessage
 from pyromq.model.ids import QueueId
+from pyromq.records.checksum import crc32
 from pyromq.records.layout import MAX_TOPIC
 from pyromq.store.consume_queue import ConsumeQueue
 from pyromq.store.disk import Disk
@@ -78,6 +79,14 @@ class QueueTable:
         """Throw a queue's entries away, to be built again from the log."""
         queue.discard()
         self.cursors[queue_key(queue.topic, queue.id.number)] = queue.cursor
+
+    def digest(self) -> int:
+        """A number that says how far each queue is, whatever their order."""
+        return sum(
+            crc32(key + cursor.next_dispatch.to_bytes(8, "big"), 0)
+            for key, cursor in self.cursors.items()
+            if cursor.next_dispatch
+        )
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return iter(list(self._queues.values()))

@@ -87,18 +87,11 @@ class RecoverPoints:
 
     def move_log_start(self, start: int) -> None:
         """Before files are removed: a crash may bring them back, and this tells that they are not wanted."""
-        point = self.current
-        moved = replace(
-            point,
-            log_start=start,
-            synced=max(point.synced, start),
-            queues_to=max(point.queues_to, start),
-            index_to=max(point.index_to, start) if point.index_to else 0,
-            clean=False,
-        )
-        # What a queue's next offset is, only its own entries tell once its messages are gone.
-        queues = [(queue, queue.max_offset) for queue in self._queues]
-        self._carry_out(Plan(queues, [], moved, self._checkpoint()))
+        plan = self.plan()
+        point = replace(plan.point, log_start=start)
+        if point.index_file:
+            point = replace(point, index_to=max(point.index_to, start))
+        self._carry_out(replace(plan, point=point))
 
     def _carry_out(self, plan: Plan) -> None:
         try:
@@ -110,6 +103,7 @@ class RecoverPoints:
     def plan(self, *, clean: bool = False) -> Plan:
         synced, dispatched = self._marks.synced.value, self._marks.dispatched.value
         index_to, index_file, index_files = self._index_progress(clean)
+        queues = [(queue, queue.max_offset) for queue in self._queues]
         point = RecoverPoint(
             log_start=self._log.start,
             synced=synced,
@@ -117,13 +111,11 @@ class RecoverPoints:
             index_to=min(index_to, synced),
             index_file=index_file,
             timestamp_ms=self._flusher.last_timestamp_ms,
+            queue_digest=self._queues.digest() if dispatched <= synced else -1,
             clean=clean,
         )
-        queues = [(queue, queue.max_offset) for queue in self._queues]
-        return Plan(queues, index_files, point, self._checkpoint())
-
-    def _checkpoint(self) -> Checkpoint:
-        return Checkpoint(self._flusher.last_timestamp_ms, self._dispatcher.last_timestamp_ms, self._index_ms)
+        checkpoint = Checkpoint(self._flusher.last_timestamp_ms, self._dispatcher.last_timestamp_ms, self._index_ms)
+        return Plan(queues, index_files, point, checkpoint)
 
     def _index_progress(self, clean: bool) -> tuple[int, int, list[IndexFile]]:
         """Up to where the index will be durable, its last durable file, and the files to sync for it."""
@@ -131,6 +123,8 @@ class RecoverPoints:
             return 0, 0, []
         # The file that is being written is synced at a clean stop only: its pages are dirty all over.
         files = self._index.files if clean else self._index.files[:-1]
+        while files and self._behind(files[-1].cursor.end_position) > self._marks.synced.value:
+            files = files[:-1]  # it points to records that a crash may still take away
         if not files:
             return (self._marks.indexed.value, 0, []) if clean else (0, 0, [])
         last = files[-1]

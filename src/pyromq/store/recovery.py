@@ -19,7 +19,7 @@ from typing import NamedTuple
 from pyromq.errors import CorruptLog
 from pyromq.records import layout, record
 from pyromq.records.scan import Scan, Stop, scan, why_bad
-from pyromq.store.checkpoint import Checkpoint
+from pyromq.store.checkpoint import Checkpoint, RecoverPoint
 from pyromq.store.consume_queue import ConsumeQueue, QueueEntry
 from pyromq.store.disk import Disk
 from pyromq.store.segmented_file import Segment, SegmentedFile
@@ -54,6 +54,17 @@ class LogEnd(NamedTuple):
     last_timestamp_ms: int
     #: None: it simply ends. Else what is wrong with the bytes that follow.
     damage: str | None
+
+
+def scan_start(files: SegmentedFile, point: RecoverPoint | None, checkpoint: Checkpoint, *, clean: bool) -> int:
+    """Where to begin to look for the end of the log: always at a record boundary."""
+    if point is not None:
+        start = max(min(point.queues_to, point.synced), files.start)
+        if start <= files.end and starts_at_record(files, start):
+            return start
+    if clean:
+        return clean_scan_start(files.segments)
+    return crash_scan_start(files.segments, checkpoint)
 
 
 def clean_scan_start(segments: Sequence[Segment]) -> int:

@@ -46,7 +46,9 @@ class Start:
         """Steps 1 and 2 without changing anything that matters. Raises CorruptLog."""
         files = self.log.files
         files.load(point.log_start if point is not None else 0)
-        start = self._scan_start(point, clean)
+        if point is not None and files.start > point.log_start:
+            log.error("the log begins at %d, but it began at %d: files are missing", files.start, point.log_start)
+        start = recovery.scan_start(files, point, self.checkpoint_file.load(), clean=clean)
         found = recovery.find_log_end(files, start, self.threads)
         if truncate_at is not None:
             point, found = self._give_up_from(truncate_at, found, point)
@@ -63,20 +65,10 @@ class Start:
     def put_in_order(self, point: RecoverPoint | None, found: LogEnd, report: RecoveryReport, *, rebuild: bool) -> None:
         """Steps 2 to 4. Raises OSError."""
         self._cut_log(point, found, report)
-        self._recover_queues(report, rebuild=rebuild)
+        self._recover_queues(point, report, rebuild=rebuild)
         report.index_from = self._recover_index(point, found.end, clean=report.clean, rebuild=rebuild)
 
     # --- the log -----------------------------------------------------------------------------------------------------
-
-    def _scan_start(self, point: RecoverPoint | None, clean: bool) -> int:
-        files = self.log.files
-        if point is not None:
-            start = max(min(point.queues_to, point.synced), files.start)
-            if start <= files.end and recovery.starts_at_record(files, start):
-                return start
-        if clean:
-            return recovery.clean_scan_start(files.segments)
-        return recovery.crash_scan_start(files.segments, self.checkpoint_file.load())
 
     @staticmethod
     def _synced_to(point: RecoverPoint | None, found: LogEnd, clean: bool) -> int:
@@ -106,6 +98,7 @@ class Start:
                 queues_to=min(point.queues_to, position),
                 index_to=0,
                 index_file=0,
+                queue_digest=-1,
             )
         return point, found._replace(end=position, damage=GIVEN_UP)
 
@@ -133,7 +126,7 @@ class Start:
 
     # --- queues and index --------------------------------------------------------------------------------------------
 
-    def _recover_queues(self, report: RecoveryReport, *, rebuild: bool) -> None:
+    def _recover_queues(self, point: RecoverPoint | None, report: RecoveryReport, *, rebuild: bool) -> None:
         start = report.scanned_from
         self.queues.load(self.log.start)
         # Nothing was written since the recover point: what the queues have was synced with it.
@@ -145,6 +138,10 @@ class Start:
             if not recovery.cut_queue(self.log.files, queue, start, trust=trust):
                 log.error("queue %s is not as it was synced: its entries are written again from the log", queue.id)
                 intact = False
+        if intact and point is not None and start == point.queues_to:
+            intact = point.queue_digest in (-1, self.queues.digest())
+            if not intact:
+                log.error("queues have lost entries since they were synced: all are written again from the log")
         if not intact or not self._dispatch_from(start):
             self._check_whole_log(report.log_end)
             self._dispatch_from(self.log.start)

@@ -25,7 +25,7 @@ from pyromq.store.message_store import InlineRunner, MessageStore
 from pyromq.store.paths import StorePaths
 from pyromq.store.queue_reader import ReadStatus
 from pyromq.testing import SimDisk
-from pyromq.testing.sim_disk import SECTOR
+from pyromq.testing.sim_file import SECTOR
 
 CASES = int(os.environ.get("PYROMQ_FLIPS", "250"))
 PATHS = StorePaths(ROOT)

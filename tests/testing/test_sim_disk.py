@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pyromq.clock import ManualClock
 from pyromq.store.disk import Disk, Locked, MappedFile, OsDisk
 from pyromq.testing import CrashMode, PowerCut, SimDisk
-from pyromq.testing.sim_disk import MAX_VERSIONS, PAGE, SECTOR
+from pyromq.testing.sim_file import MAX_VERSIONS, PAGE, SECTOR
 
 ROOT = Path("/store")
 LOG = ROOT / "commitlog" / "00000000000000000000"

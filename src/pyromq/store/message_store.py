@@ -20,7 +20,7 @@ import contextlib
 import errno
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any
 
 from pyromq.clock import Clock, SystemClock
@@ -55,6 +55,10 @@ log = logging.getLogger("pyromq.store")
 
 #: Index at most this much in one turn of the loop when it has fallen behind (after a crash): sends come first.
 INDEX_SLICE_BYTES = 1 << 20
+#: A stop does not wait for more than this to be indexed: the next start goes on with it.
+MAX_INDEXED_AT_STOP = 256 << 20
+#: Work that found the disk full is tried again so often.
+RETRY_SECONDS = 1.0
 #: Data this close to the end of the log is taken to be in memory without asking the system.
 HOT_BYTES = 256 << 20
 #: RocketMQ's limit for one query by key.
@@ -129,7 +133,7 @@ class MessageStore:
             self.telemetry,
         )  # fmt: skip
         self._lock: DirectoryLock | None = None
-        self._is_open = False
+        self._is_open = self._is_closed = False
         self._fenced: StoreFenced | None = None
         #: Why queue entries cannot be written; None: they can.
         self._blocked: OSError | None = None
@@ -160,6 +164,8 @@ class MessageStore:
         `truncate_at` gives up everything from a position on; `rebuild` throws queues and index away and makes them
         anew from the log. Neither happens unless asked for.
         """
+        if self._is_closed:
+            raise StoreClosed("a store is opened once: make a new MessageStore for the same directory")
         started = self.clock.monotonic()
         self.disk.make_dir(self.config.root)
         try:
@@ -216,7 +222,10 @@ class MessageStore:
         try:
             self.commit_gathered()
             self.dispatcher.dispatch()
-            self.dispatcher.index()
+            if self.marks.readable.value - self.marks.indexed.value <= MAX_INDEXED_AT_STOP:
+                self.dispatcher.index()
+        except CorruptLog as damage:
+            log.error("the key index is not complete: %s", damage)
         except OSError as error:
             # Queues and index can be built again: the log itself is whole, and it is what must be synced.
             log.warning("the disk is full, queues or index are not complete; the next start completes them: %s", error)
@@ -231,6 +240,7 @@ class MessageStore:
             self._abort.clear()
 
     def _close_files(self) -> None:
+        self._is_closed = True
         if self._threads is not None:
             self._threads.shutdown(wait=True)
         self.log.close()
@@ -345,11 +355,13 @@ class MessageStore:
         if not self._try_dispatch():
             raise DiskFull(f"there is no room for queue entries: {self._blocked}")
 
-    def _try_dispatch(self, index_bytes: int | None = None) -> bool:
+    def _try_dispatch(self) -> bool:
         """False when the disk is full: the log has everything, and a later attempt goes on where this one stopped."""
         try:
             self.dispatcher.dispatch()
-            if not self.dispatcher.index(index_bytes):
+            if self._loop is None:
+                self.dispatcher.index()
+            elif self.marks.indexed.value >= self._found_below and not self.dispatcher.index(INDEX_SLICE_BYTES):
                 self._dispatch_later()
         except OSError as error:
             if self._blocked is None:
@@ -368,7 +380,7 @@ class MessageStore:
         """One turn of the loop: all queues, and a slice of the index."""
         self._dispatch_is_due = False
         if self._is_open and self._loop is not None:
-            self._try_dispatch(INDEX_SLICE_BYTES)
+            self._try_dispatch()
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[MessageStore]:
@@ -382,7 +394,12 @@ class MessageStore:
         self._dispatch_later()
         try:
             with ThreadPoolExecutor(2, "pyromq-sync") as executor:
-                work = [self.flusher.run(executor), self.points.run(executor), self._run_retention()]
+                work = [
+                    self.flusher.run(executor),
+                    self.points.run(executor),
+                    self._run_retention(),
+                    self._catch_up_index(executor),
+                ]
                 if self._transient is not None:
                     work.append(self._run_commits())
                 tasks = [self._loop.create_task(one) for one in work]
@@ -397,6 +414,26 @@ class MessageStore:
             self.close()
         if self._fenced is not None:
             raise self._fenced
+
+    async def _catch_up_index(self, executor: Executor) -> None:
+        """After a crash: index the old part of the log, a slice a turn, its pages brought in by a thread first."""
+        mark = self.marks.indexed
+        while mark.value < self._found_below:
+            segment = self.log.files.find(mark.value)
+            assert segment is not None
+            at = mark.value - segment.base
+            end = min(at + INDEX_SLICE_BYTES, segment.size)
+            await asyncio.get_running_loop().run_in_executor(executor, segment.file.warm, at, end)
+            try:
+                self.dispatcher.index(INDEX_SLICE_BYTES)
+            except CorruptLog as damage:
+                goal = min(segment.end, self._found_below)
+                log.error("keys of the messages from %d to %d are not indexed: %s", mark.value, goal, damage)
+                mark.advance(goal)
+            except OSError as error:
+                log.warning("the key index waits for room on the disk: %s", error)
+                await asyncio.sleep(RETRY_SECONDS)
+        self._dispatch_later()
 
     async def _run_commits(self) -> None:
         while True:

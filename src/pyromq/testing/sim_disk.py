@@ -29,7 +29,6 @@ Faults to order: `on_operation` may raise `PowerCut` in the middle of things, `f
 
 from __future__ import annotations
 
-import enum
 import errno
 import os
 import random
@@ -37,172 +36,18 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from pyromq.clock import Clock, ManualClock
 from pyromq.store.disk import DirectoryLock, Locked, MappedFile, Usage
+from pyromq.testing.crash_choice import Change, CrashChoice, CrashMode, choose
+from pyromq.testing.sim_file import PAGE, SimFile, pages_between
 
-#: What a disk writes whole or not at all.
-SECTOR = 512
-#: The unit in which room is taken, and in which a failed sync forgets what it was to write.
-PAGE = 4096
-#: Versions kept of one unsynced sector. One that is rewritten all the time would otherwise keep every state
-#: it ever had; the oldest go first, for the durable one stands in for them.
-MAX_VERSIONS = 64
 #: Room on a disk that was not told how large it is: more than a test fills.
 DEFAULT_CAPACITY_BYTES = 1 << 40
 
 
 class PowerCut(BaseException):
     """The machine stopped here. Not an `Exception`, so that no handler for errors takes it for one."""
-
-
-class CrashMode(enum.Enum):
-    """Which of the unsynced writes a power cut leaves."""
-
-    #: Each on its own, by a mixture of lost, stale and kept that every crash draws anew.
-    MIXED = "mixed"
-    #: All up to some moment, none after it.
-    PREFIX = "prefix"
-    #: All after some moment, none before it: the last writes got there first.
-    SUFFIX = "suffix"
-    #: Whole files: the index got there, say, and the log did not.
-    BY_FILE = "by-file"
-    SINGLE_LOST = "single-lost"
-    SINGLE_KEPT = "single-kept"
-    ALL_LOST = "all-lost"
-    ALL_KEPT = "all-kept"
-
-
-#: How often each mode is drawn. The last two have one outcome each, so they are worth few tries.
-_MODE_WEIGHTS = {
-    CrashMode.MIXED: 8,
-    CrashMode.PREFIX: 4,
-    CrashMode.SUFFIX: 2,
-    CrashMode.BY_FILE: 4,
-    CrashMode.SINGLE_LOST: 3,
-    CrashMode.SINGLE_KEPT: 2,
-    CrashMode.ALL_LOST: 1,
-    CrashMode.ALL_KEPT: 1,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class CrashChoice:
-    """One possible power cut of one disk at one moment. `SimDisk.describe` tells it in words."""
-
-    mode: CrashMode
-    #: For each unsynced change, in the disk's order: 0 when it is lost, n when its nth version got there.
-    picks: tuple[int, ...]
-
-
-class _File:
-    """A file's bytes, whatever its name is."""
-
-    __slots__ = ("doubtful", "durable", "memory", "modified_ms", "pages", "seen", "versions")
-
-    def __init__(self, durable: bytes, modified_ms: int, *, pages: int) -> None:
-        #: What is there after a power cut that takes everything it may.
-        self.durable = durable
-        #: The bytes as of the last mark. Equal to `durable` except in the sectors that `versions` has.
-        self.seen = durable
-        #: The mapping, once somebody asked for it: until then nothing can have changed.
-        self.memory: bytearray | None = None
-        #: Sector -> what it was since the last sync, oldest first, each with the moment of its mark.
-        self.versions: dict[int, list[tuple[int, bytes]]] = {}
-        #: Page -> what it was when a sync failed to write it.
-        self.doubtful: dict[int, bytes] = {}
-        #: The pages that have room on the disk, one bit each.
-        self.pages = pages
-        self.modified_ms = modified_ms
-
-    @classmethod
-    def written(cls, data: bytes, moment: int, modified_ms: int) -> _File:
-        """A new file with these bytes, none of them synced."""
-        file = cls(bytes(len(data)), modified_ms, pages=_pages_between(0, len(data)))
-        file._note_all(data, moment)
-        return file
-
-    @property
-    def size(self) -> int:
-        return len(self.seen)
-
-    @property
-    def content(self) -> bytes:
-        return self.seen if self.memory is None else bytes(self.memory)
-
-    @property
-    def changed(self) -> bool:
-        """True when it was written to since the last mark."""
-        return self.memory is not None and self.memory != self.seen
-
-    def map(self) -> bytearray:
-        if self.memory is None:
-            self.memory = bytearray(self.seen)
-        return self.memory
-
-    def note(self, moment: int) -> bool:
-        """Remember what changed since the last time; True when something did."""
-        if not self.changed:
-            return False
-        self._note_all(self.content, moment)
-        return True
-
-    def _note_all(self, now: bytes, moment: int) -> None:
-        for sector in _changed_sectors(self.seen, now):
-            versions = self.versions.setdefault(sector, [])
-            if len(versions) == MAX_VERSIONS:
-                del versions[0]
-            versions.append((moment, now[sector * SECTOR : (sector + 1) * SECTOR]))
-        self.seen = now
-
-    def sync(self) -> None:
-        if self.changed:
-            self.seen = self.content
-        lost = {page for page, failed in self.doubtful.items() if _page(self.seen, page) == failed}
-        self.doubtful = {page: self.doubtful[page] for page in lost}
-        self.versions = {n: each for n, each in self.versions.items() if n * SECTOR // PAGE in lost}
-        if not lost:
-            self.durable = self.seen
-            return
-        durable = bytearray(self.seen)
-        for page in lost:
-            durable[page * PAGE : (page + 1) * PAGE] = _page(self.durable, page)
-        self.durable = bytes(durable)
-
-    def fail_sync(self, moment: int) -> None:
-        """The pages on their way are forgotten: they may have got there, and look clean from now on."""
-        self.note(moment)
-        pages = {sector * SECTOR // PAGE for sector in self.versions}
-        self.doubtful = {page: _page(self.seen, page) for page in sorted(pages)}
-
-    def flip(self, position: int, bit: int) -> None:
-        """Damage one bit wherever it is kept."""
-        sector, offset = divmod(position, SECTOR)
-        versions = self.versions.get(sector, [])
-        versions[:] = [(moment, _flipped(each, offset, bit)) for moment, each in versions]
-        self.durable = _flipped(self.durable, position, bit)
-        self.seen = _flipped(self.seen, position, bit)
-        if self.memory is not None:
-            self.memory[position] ^= 1 << bit
-
-    def copy(self) -> _File:
-        """The file as of the last mark, with all that it may still lose."""
-        twin = _File(self.durable, self.modified_ms, pages=self.pages)
-        twin.seen = self.seen
-        twin.versions = {sector: list(each) for sector, each in self.versions.items()}
-        twin.doubtful = dict(self.doubtful)
-        return twin
-
-    def after(self, sectors: dict[int, bytes]) -> _File:
-        """The durable file with these sectors written over it."""
-        content = self.durable
-        if sectors:
-            written = bytearray(content)
-            for sector, data in sectors.items():
-                written[sector * SECTOR : sector * SECTOR + len(data)] = data
-            content = bytes(written)
-        return _File(content, self.modified_ms, pages=self.pages)
 
 
 class _Folder:
@@ -212,7 +57,7 @@ class _Folder:
 
 
 _FOLDER = _Folder()
-_Entry = _File | _Folder
+_Entry = SimFile | _Folder
 
 
 @dataclass(slots=True)
@@ -223,20 +68,12 @@ class _NameHistory:
     versions: list[tuple[int, _Entry | None]] = field(default_factory=list)
 
 
-class _Change(NamedTuple):
-    """Something that a power cut may undo: a sector of a file, or (sector -1) a name."""
-
-    owner: _File | Path
-    sector: int
-    versions: list[tuple[int, bytes]] | list[tuple[int, _Entry | None]]
-
-
 class SimMappedFile:
     """A `MappedFile` of a `SimDisk`."""
 
     __slots__ = ("_disk", "_file", "_open", "buffer", "path", "size")
 
-    def __init__(self, disk: SimDisk, path: Path, file: _File, *, writable: bool) -> None:
+    def __init__(self, disk: SimDisk, path: Path, file: SimFile, *, writable: bool) -> None:
         if not file.size:
             raise ValueError("cannot map an empty file")  # the system cannot either
         view = memoryview(file.map())
@@ -360,10 +197,10 @@ class SimDisk:
 
     def create_mapped(self, path: Path, size: int, *, reserve: bool, durable: bool = True) -> MappedFile:
         self._step("create", path)
-        pages = _pages_between(0, size) if reserve else 0
+        pages = pages_between(0, size) if reserve else 0
         self._require_room(pages, path)
         self.make_dir(path.parent)
-        file = _File(bytes(size), self._clock.now_ms(), pages=pages)
+        file = SimFile(bytes(size), self._clock.now_ms(), pages=pages)
         mapped = SimMappedFile(self, path, file, writable=True)
         with self._guard:
             self._rename(path, file)
@@ -380,7 +217,7 @@ class SimDisk:
 
     def replace_bytes(self, path: Path, data: bytes) -> None:
         self._require_power()
-        self._require_room(_pages_between(0, max(len(data), 1)), path)
+        self._require_room(pages_between(0, max(len(data), 1)), path)
         self.make_dir(path.parent)
         file = self._write_draft(path, data)
         with self._guard:
@@ -389,7 +226,7 @@ class SimDisk:
         self._step("replace:sync_dir", path)
         self._settle(path.parent)
 
-    def _write_draft(self, path: Path, data: bytes) -> _File:
+    def _write_draft(self, path: Path, data: bytes) -> SimFile:
         file = self._write_new(_draft_of(path), bytes(data))
         try:
             self._step("replace:write", path)
@@ -453,13 +290,12 @@ class SimDisk:
         with self._guard:
             self.mark()
             changes = list(self._unsynced())
-        mode = mode or rng.choices(list(_MODE_WEIGHTS), list(_MODE_WEIGHTS.values()))[0]
-        return CrashChoice(mode, tuple(_PICKERS[mode](changes, rng)) if changes else ())
+        return choose(changes, rng, mode)
 
     def after(self, choice: CrashChoice) -> SimDisk:
         """The disk that this choice leaves. Nothing may have happened to this one since it was made."""
         names = dict(self._names)
-        sectors: dict[_File, dict[int, bytes]] = {}
+        sectors: dict[SimFile, dict[int, bytes]] = {}
         for (owner, sector, _), pick in zip(self._unsynced(), choice.picks, strict=True):
             if isinstance(owner, Path):
                 self._apply_name(names, owner, pick)
@@ -469,7 +305,7 @@ class SimDisk:
         self._mend(names)
         disk = self._like_this()
         disk._names = {
-            path: entry.after(sectors.get(entry, {})) if isinstance(entry, _File) else entry
+            path: entry.after(sectors.get(entry, {})) if isinstance(entry, SimFile) else entry
             for path, entry in names.items()
         }
         return disk
@@ -532,20 +368,20 @@ class SimDisk:
         self.make_dir(path.parent)
         with self._guard:
             self._unsynced_names.pop(path, None)
-            self._names[path] = _File(bytes(data), self._clock.now_ms(), pages=_pages_between(0, len(data)))
+            self._names[path] = SimFile(bytes(data), self._clock.now_ms(), pages=pages_between(0, len(data)))
 
     # -- looking at it -----------------------------------------------------------------------------
 
     def files(self) -> dict[Path, bytes]:
         """Every file as a program sees it now."""
         with self._guard:
-            return {path: entry.content for path, entry in self._names.items() if isinstance(entry, _File)}
+            return {path: entry.content for path, entry in self._names.items() if isinstance(entry, SimFile)}
 
     def export(self, directory: Path) -> None:
         """Write every file, as a program sees it now, into a real directory: to look at a failing seed."""
         for path, entry in list(self._names.items()):
             target = directory / path.relative_to(path.anchor)
-            if isinstance(entry, _File):
+            if isinstance(entry, SimFile):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(entry.content)
             else:
@@ -586,13 +422,13 @@ class SimDisk:
                 file.memory = None
             self._power = False
 
-    def _sync_file(self, path: Path, file: _File) -> None:
+    def _sync_file(self, path: Path, file: SimFile) -> None:
         self._step("sync", path)
         self._finish_sync(path, file)
         if path in self._unsynced_names and self._names.get(path) is file:
             self._settle(path.parent)  # a file that was made without a durable name gets one with its first sync
 
-    def _finish_sync(self, path: Path, file: _File) -> None:
+    def _finish_sync(self, path: Path, file: SimFile) -> None:
         failure = next((each for each in self._failures if each[0](path)), None)
         with self._guard:
             self._require_power()
@@ -608,7 +444,7 @@ class SimDisk:
 
     def _used(self) -> int:
         with self._guard:
-            files = [entry for entry in self._names.values() if isinstance(entry, _File)]
+            files = [entry for entry in self._names.values() if isinstance(entry, SimFile)]
             return PAGE * sum(file.pages.bit_count() for file in files)
 
     def _require_room(self, pages: int, path: Path) -> None:
@@ -616,17 +452,17 @@ class SimDisk:
         if wanted and (self.full or self._used() + wanted > self.capacity_bytes):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
-    def _reserve(self, path: Path, file: _File, start: int, end: int) -> None:
+    def _reserve(self, path: Path, file: SimFile, start: int, end: int) -> None:
         self._step("reserve", path)
-        wanted = _pages_between(start, end) & ~file.pages
+        wanted = pages_between(start, end) & ~file.pages
         self._require_room(wanted, path)
         file.pages |= wanted
 
     # -- names -------------------------------------------------------------------------------------
 
-    def _file(self, path: Path) -> _File:
+    def _file(self, path: Path) -> SimFile:
         entry = self._names.get(path)
-        if isinstance(entry, _File):
+        if isinstance(entry, SimFile):
             return entry
         code = errno.ENOENT if entry is None else errno.EISDIR
         raise OSError(code, os.strerror(code), str(path))  # Python makes it FileNotFoundError, IsADirectoryError
@@ -639,11 +475,11 @@ class SimDisk:
         found = [(str(each)[start:], each) for each in list(self._names) if str(each).startswith(prefix)]
         return [(name, each) for name, each in found if name and each != path]
 
-    def _write_new(self, path: Path, data: bytes) -> _File:
+    def _write_new(self, path: Path, data: bytes) -> SimFile:
         """A new name for unsynced bytes. It was empty first, and may be found so."""
         with self._guard:
-            self._rename(path, _File(b"", self._clock.now_ms(), pages=0))
-            file = _File.written(data, self._next_moment(), self._clock.now_ms())
+            self._rename(path, SimFile(b"", self._clock.now_ms(), pages=0))
+            file = SimFile.written(data, self._next_moment(), self._clock.now_ms())
             self._rename(path, file)
         return file
 
@@ -673,19 +509,19 @@ class SimDisk:
 
     # -- what may be lost --------------------------------------------------------------------------
 
-    def _files(self) -> list[_File]:
+    def _files(self) -> list[SimFile]:
         """Every file that has a name or may get one back, in a fixed order."""
         entries: list[_Entry | None] = list(self._names.values())
         for history in self._unsynced_names.values():
             entries += [history.durable, *(entry for _, entry in history.versions)]
-        return list(dict.fromkeys(entry for entry in entries if isinstance(entry, _File)))
+        return list(dict.fromkeys(entry for entry in entries if isinstance(entry, SimFile)))
 
-    def _unsynced(self) -> Iterator[_Change]:
+    def _unsynced(self) -> Iterator[Change]:
         for file in self._files():
             for sector in sorted(file.versions):
-                yield _Change(file, sector, file.versions[sector])
+                yield Change(file, sector, file.versions[sector])
         for path, history in self._unsynced_names.items():
-            yield _Change(path, -1, history.versions)
+            yield Change(path, -1, history.versions)
 
     def _apply_name(self, names: dict[Path, _Entry], path: Path, pick: int) -> None:
         history = self._unsynced_names[path]
@@ -715,114 +551,6 @@ class SimDisk:
         disk.cold = set(self.cold)
         disk._moment = self._moment
         return disk
-
-
-# -- picking what got there ------------------------------------------------------------------------
-
-
-def _pick_mixed(changes: list[_Change], rng: random.Random) -> list[int]:
-    # To the third power, so that a share is often next to nothing: crashes without stale sectors find other
-    # things than crashes with many.
-    shares = [rng.random() ** 3 for _ in ("lost", "kept", "stale")]
-    total = sum(shares) or 1.0  # all zero: next to impossible
-    lost, kept = shares[0] / total, (shares[0] + shares[1]) / total
-    picks = []
-    for change in changes:
-        roll, newest = rng.random(), len(change.versions)
-        picks.append(0 if roll < lost else newest if roll < kept else 1 + int(rng.random() * newest))
-    return picks
-
-
-def _pick_prefix(changes: list[_Change], rng: random.Random) -> list[int]:
-    writes = _writes_in_order(changes)
-    return _newest(changes, writes[: rng.randint(0, len(writes))])
-
-
-def _pick_suffix(changes: list[_Change], rng: random.Random) -> list[int]:
-    writes = _writes_in_order(changes)
-    return _newest(changes, writes[rng.randint(0, len(writes)) :])
-
-
-def _newest(changes: list[_Change], writes: list[tuple[int, int, int]]) -> list[int]:
-    picks = [0] * len(changes)
-    for _, index, version in writes:
-        picks[index] = version
-    return picks
-
-
-def _writes_in_order(changes: list[_Change]) -> list[tuple[int, int, int]]:
-    """(moment, change, version), by time; what was marked together goes by its place in the file."""
-    return sorted(
-        (moment, index, version)
-        for index, change in enumerate(changes)
-        for version, (moment, _) in enumerate(change.versions, start=1)
-    )
-
-
-def _pick_by_file(changes: list[_Change], rng: random.Random) -> list[int]:
-    kept = {owner: rng.random() < 0.5 for owner in dict.fromkeys(change.owner for change in changes)}
-    return [len(change.versions) if kept[change.owner] else 0 for change in changes]
-
-
-def _pick_single_lost(changes: list[_Change], rng: random.Random) -> list[int]:
-    picks = _pick_all_kept(changes, rng)
-    index = rng.randrange(len(changes))
-    picks[index] = rng.randrange(picks[index])
-    return picks
-
-
-def _pick_single_kept(changes: list[_Change], rng: random.Random) -> list[int]:
-    picks = _pick_all_lost(changes, rng)
-    index = rng.randrange(len(changes))
-    picks[index] = rng.randint(1, len(changes[index].versions))
-    return picks
-
-
-def _pick_all_lost(changes: list[_Change], rng: random.Random) -> list[int]:
-    return [0] * len(changes)
-
-
-def _pick_all_kept(changes: list[_Change], rng: random.Random) -> list[int]:
-    return [len(change.versions) for change in changes]
-
-
-_PICKERS: dict[CrashMode, Callable[[list[_Change], random.Random], list[int]]] = {
-    CrashMode.MIXED: _pick_mixed,
-    CrashMode.PREFIX: _pick_prefix,
-    CrashMode.SUFFIX: _pick_suffix,
-    CrashMode.BY_FILE: _pick_by_file,
-    CrashMode.SINGLE_LOST: _pick_single_lost,
-    CrashMode.SINGLE_KEPT: _pick_single_kept,
-    CrashMode.ALL_LOST: _pick_all_lost,
-    CrashMode.ALL_KEPT: _pick_all_kept,
-}
-
-
-# -- bytes -----------------------------------------------------------------------------------------
-
-
-def _changed_sectors(old: bytes, new: bytes) -> Iterator[int]:
-    for page in range(0, len(new), PAGE):  # most pages are alike, and comparing bytes is quick
-        if old[page : page + PAGE] != new[page : page + PAGE]:
-            for start in range(page, min(page + PAGE, len(new)), SECTOR):
-                if old[start : start + SECTOR] != new[start : start + SECTOR]:
-                    yield start // SECTOR
-
-
-def _page(data: bytes, page: int) -> bytes:
-    return data[page * PAGE : (page + 1) * PAGE]
-
-
-def _pages_between(start: int, end: int) -> int:
-    """The pages that these bytes lie in, one bit each."""
-    first, last = start // PAGE, -(-end // PAGE)
-    return ((1 << max(last - first, 0)) - 1) << first
-
-
-def _flipped(data: bytes, position: int, bit: int) -> bytes:
-    damaged = bytearray(data)
-    damaged[position] ^= 1 << bit
-    return bytes(damaged)
 
 
 def _draft_of(path: Path) -> Path:

@@ -1,0 +1,264 @@
+"""Checks the queues: every entry is the one that the log asks for at that offset (place, size, tag code or due time).
+
+Every record of a queue has its entry, and there are none before, between or behind that are nobody's. What the queues
+must hold is derived from the log by the functions that write them, chunk by chunk, and compared in bulk; only where
+bytes differ is each entry looked at. Entries that the next start writes or cuts off by itself are notes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count as count_from
+from pathlib import Path
+
+from pyromq.config import StoreConfig, parse_delay_levels
+from pyromq.records import layout, record
+from pyromq.store.consume_queue import BLANK_SIZE
+from pyromq.store.disk import Disk
+from pyromq.store.dispatcher import queue_code
+from pyromq.store.inspect import find_run, queue_directories
+from pyromq.store.paths import StorePaths
+from pyromq.store.queue_cursor import ENTRY, QueueCursor, dispatch, queue_key
+from pyromq.store.queue_table import is_safe_topic
+from pyromq.store.verify_log import EVERYWHERE, Log
+from pyromq.store.verify_report import VerifyReport
+from pyromq.store.zeroes import last_nonzero
+
+#: Entries of one queue that are compared at once: a store may have thousands of queues.
+QUEUE_CHUNK = 512
+
+
+class _Queue:
+    """One queue's files, and a chunk of the entries that the log asks for."""
+
+    def __init__(self, disk: Disk, directory: Path, file_bytes: int, report: VerifyReport) -> None:
+        self.directory = directory
+        self.file_bytes = file_bytes
+        segments, problems = find_run(disk, directory, file_bytes)
+        for problem in problems:
+            report.error(problem.path, problem.position, problem.what)
+        self.segments = {segment.base: segment for segment in segments}
+        self.expected = memoryview(bytearray(QUEUE_CHUNK * ENTRY.size))
+        self.cursor = QueueCursor()
+        #: The first offset that the log has a record for; -1: none.
+        self.first = -1
+        self.checked = 0
+        #: Entries that a start writes again.
+        self.late = 0
+        self.late_from = 0
+
+    @property
+    def start(self) -> int:
+        return min(self.segments, default=0) // ENTRY.size
+
+    @property
+    def end(self) -> int:
+        return (max(self.segments, default=-self.file_bytes) + self.file_bytes) // ENTRY.size
+
+    def aim(self, offset: int) -> None:
+        """The next entries are from an offset on, and all in one file."""
+        file_end = (offset * ENTRY.size // self.file_bytes + 1) * self.file_bytes // ENTRY.size
+        limit = min(offset + QUEUE_CHUNK, file_end)
+        self.cursor.point_at(self.expected, offset, limit)
+        self.cursor.next_dispatch = offset
+
+    def path_at(self, offset: int) -> Path:
+        position = offset * ENTRY.size
+        return self.directory / f"{position - position % self.file_bytes:020d}"
+
+    def actual(self, offset: int, count: int) -> memoryview | None:
+        """Entries that lie in one file; None when the file is not there."""
+        position = offset * ENTRY.size
+        segment = self.segments.get(position - position % self.file_bytes)
+        if segment is None:
+            return None
+        at = position - segment.base
+        return segment.buffer[at : at + count * ENTRY.size]
+
+    def entries(self, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+        """Offset, position, size and code of the entries there are."""
+        for base, segment in sorted(self.segments.items()):
+            first = max(start, base // ENTRY.size)
+            last = min(end, segment.end // ENTRY.size)
+            if first < last:
+                part = segment.buffer[first * ENTRY.size - base : last * ENTRY.size - base]
+                for number, (position, size, code) in enumerate(ENTRY.iter_unpack(part), first):
+                    yield number, position, size, code
+
+    def written_end(self) -> int:
+        """Behind the last entry that is not zero."""
+        for base, segment in sorted(self.segments.items(), reverse=True):
+            used = last_nonzero(segment.buffer, 0, segment.size)
+            if used:
+                return base // ENTRY.size + -(-used // ENTRY.size)
+        return self.start
+
+    def close(self) -> None:
+        for segment in self.segments.values():
+            segment.close()
+
+
+class QueueCheck:
+    """Derives every entry from the log and compares. `sure_to`: records below this must have their entry."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        paths: StorePaths,
+        config: StoreConfig,
+        report: VerifyReport,
+        log: Log,
+        sure_to: int,
+        *,
+        ours: bool,
+    ) -> None:
+        self._disk = disk
+        self._paths = paths
+        self._file_bytes = config.queue_file_entries * ENTRY.size
+        self._delays_ms = parse_delay_levels(config.delay_levels)
+        self._report = report
+        self._log = log
+        self._sure_to = sure_to
+        self._ours = ours
+        self._queues: dict[bytes, _Queue] = {}
+        self._cursors: dict[bytes, QueueCursor] = {}
+
+    def take(self, buffer: memoryview, start: int, end: int) -> None:
+        """Good records, from one boundary to another."""
+        at = start
+        while at < end:
+            at = dispatch(buffer, at, end, self._cursors).offset
+            if at < end:
+                spans = record.spans_of(buffer, at, end)
+                assert not isinstance(spans, str), spans
+                self._take_one(buffer, at, spans)
+                at += spans.total_size
+
+    def _take_one(self, buffer: memoryview, at: int, spans: record.Spans) -> None:
+        _, _, _, queue_id, _, offset, position, flags, _ = layout.HEAD.unpack_from(buffer, at)
+        if not layout.has_queue_offset(flags):
+            return
+        topic = bytes(buffer[spans.topic : spans.topic_end])
+        if not is_safe_topic(topic) or queue_id < 0:
+            self._log_note(position, f"{topic!r}/{queue_id} cannot be a queue: the message is in none")
+            return
+        queue = self._queue(topic, queue_id)
+        cursor = queue.cursor
+        if queue.first < 0:
+            queue.first = offset
+            queue.aim(offset)
+        elif offset != cursor.next_dispatch:
+            self._jump(queue, offset, position)
+        elif offset >= cursor.limit:
+            self._compare(queue)
+            queue.aim(offset)
+        (timestamp_ms,) = layout.STORED_AT.unpack_from(buffer, spans.store_timestamp_at)
+        properties = bytes(buffer[spans.properties : spans.properties_end])
+        cursor.put(position, spans.total_size, queue_code(topic, properties, timestamp_ms, self._delays_ms))
+
+    def _queue(self, topic: bytes, number: int) -> _Queue:
+        key = queue_key(topic, number)
+        queue = self._queues.get(key)
+        if queue is None:
+            directory = self._paths.queues / topic.decode("utf-8", "surrogateescape") / str(number)
+            queue = self._queues[key] = _Queue(self._disk, directory, self._file_bytes, self._report)
+            self._cursors[key] = queue.cursor
+        return queue
+
+    def _jump(self, queue: _Queue, offset: int, position: int) -> None:
+        """The log does not go on with the next offset of the queue."""
+        expected = queue.cursor.next_dispatch
+        self._compare(queue)
+        if offset > expected:
+            self._check_unclaimed(queue, expected, offset)
+        else:
+            segment = self._log.find(position)
+            assert segment is not None
+            what = f"the record has offset {offset} of queue {self._name(queue)}, which an earlier record has"
+            self._report.error(segment.path, position, what)
+            queue.first = min(queue.first, offset)
+        queue.aim(offset)
+
+    def _compare(self, queue: _Queue) -> None:
+        first, count = queue.cursor.first, queue.cursor.next_dispatch - queue.cursor.first
+        expected = bytes(queue.expected[: count * ENTRY.size])
+        actual = queue.actual(first, count)
+        self._report.queue_entries += count
+        if actual is not None and bytes(actual) == expected:
+            return
+        found = ENTRY.iter_unpack(actual if actual is not None else bytes(len(expected)))
+        for offset, wanted, entry in zip(count_from(first), ENTRY.iter_unpack(expected), found, strict=False):
+            if wanted != entry:
+                self._report_entry(queue, offset, wanted, entry)
+
+    def _report_entry(
+        self, queue: _Queue, offset: int, wanted: tuple[int, int, int], found: tuple[int, int, int]
+    ) -> None:
+        if wanted[0] >= self._sure_to:
+            queue.late_from = queue.late_from if queue.late else offset
+            queue.late += 1
+            return
+        if found == (0, 0, 0):
+            what = f"no entry for offset {offset}, whose record is at {wanted[0]}"
+        else:
+            what = (
+                f"the entry of offset {offset} says position {found[0]}, size {found[1]}, code {found[2]}; "
+                f"its record says {wanted[0]}, {wanted[1]}, {wanted[2]}"
+            )
+        self._report.error(queue.path_at(offset), offset * ENTRY.size, what)
+
+    def _check_unclaimed(self, queue: _Queue, start: int, end: int) -> None:
+        """Entries of offsets that no record has: blanks, or of records that are gone."""
+        for offset, position, size, _ in queue.entries(start, end):
+            self._report.queue_entries += 1
+            if size == BLANK_SIZE and position == 0:
+                continue
+            if size <= 0 or not self._log.is_lost(position):
+                what = f"the entry of offset {offset} says position {position}, where no record of this queue is"
+                self._report.error(queue.path_at(offset), offset * ENTRY.size, what)
+
+    def finish(self) -> None:
+        for topic, number, _ in queue_directories(self._disk, self._paths):
+            self._queue(topic.encode("utf-8", "surrogateescape"), number)
+        self._report.queues = len(self._queues)
+        for queue in self._queues.values():
+            self._finish(queue)
+            queue.close()
+
+    def _finish(self, queue: _Queue) -> None:
+        written_end = queue.written_end()
+        if queue.first >= 0:
+            self._compare(queue)
+            self._check_unclaimed(queue, queue.start, queue.first)
+            self._check_behind(queue, queue.cursor.next_dispatch, written_end)
+        else:
+            # All its messages are gone; entries of a log's torn tail come last.
+            end = next((offset for offset, position, size, _ in queue.entries(queue.start, written_end)
+                        if position >= self._log.end and size != BLANK_SIZE), written_end)  # fmt: skip
+            self._check_unclaimed(queue, queue.start, end)
+            self._check_behind(queue, end, written_end)
+        if queue.late and not self._report.live:
+            what = f"{queue.late} entries from offset {queue.late_from} on are not complete; the next start writes them"
+            self._report.note(queue.path_at(queue.late_from), queue.late_from * ENTRY.size, what)
+
+    def _check_behind(self, queue: _Queue, start: int, end: int) -> None:
+        """Entries behind the last that the log asks for."""
+        for offset, position, size, code in queue.entries(start, end):
+            if position == size == code == 0 or (position >= self._log.start and self._log.is_lost(position)):
+                continue
+            if self._report.live and position >= self._log.end:
+                return
+            what = f"{end - offset} entries from offset {offset} on are nobody's; the first says position {position}"
+            if self._sure_to < EVERYWHERE or not self._ours:
+                self._report.note(queue.path_at(offset), offset * ENTRY.size, f"{what}; the next start cuts them off")
+            else:
+                self._report.error(queue.path_at(offset), offset * ENTRY.size, what)
+            return
+
+    def _log_note(self, position: int, what: str) -> None:
+        segment = self._log.find(position)
+        assert segment is not None
+        self._report.note(segment.path, position, what)
+
+    def _name(self, queue: _Queue) -> str:
+        return str(queue.directory.relative_to(self._paths.queues))

@@ -1,6 +1,7 @@
 """Sequential read of a queue as views of the log, without copying.
 
-Goal: 1 M messages a second. Limit: reading the same bytes with `read` from the page cache.
+Goal: 1 M messages a second. Limit: reading the same bytes with `read` from the page cache. `read` copies them and
+views copy nothing, so the share can pass 100 %.
 """
 
 from __future__ import annotations

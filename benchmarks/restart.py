@@ -72,9 +72,10 @@ def main() -> None:
             started = time.perf_counter()
             store.dispatch()
             index_seconds = time.perf_counter() - started
+            scanned = f"{(report.log_end - report.scanned_from) >> 20} MiB"
             rows.append(
-                (f"{report.log_end / GIB:.2f} GiB", f"{seconds:.2f} s", f"{(report.log_end - report.scanned_from) >> 20} MiB",
-                 f"{report.records_scanned:,}", f"{behind / GIB:.2f} GiB", f"{index_seconds:.2f} s")
+                (f"{report.log_end / GIB:.2f} GiB", f"{seconds:.2f} s", scanned, f"{report.records_scanned:,}",
+                 f"{behind / GIB:.2f} GiB", f"{index_seconds:.2f} s")
             )  # fmt: skip
             store.close()
     show(

@@ -1,12 +1,14 @@
 """Scan of the log with every check (lengths, positions, whole-record CRC), as recovery and `store verify` do it.
 
-Goal: 1 GiB a second. Limits: the CRC alone over one long block; reading the memory once.
+Goal: 1 GiB a second. Limits: the CRC alone over one long block; copying the memory once, to where there is room. A scan
+only reads, and a copy writes as well: that share can pass 100 %.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 
 from common import BODY, SCALE, drafts, share, show
 
@@ -25,6 +27,17 @@ def a_log(size: int, body: bytes) -> memoryview:
     return memoryview(log)
 
 
+def copier(log: memoryview) -> Callable[[], None]:
+    """Copies into memory that is there and was touched: neither allocating nor faults are measured."""
+    room = memoryview(bytearray(len(log)))
+    room[::4096] = b"\1" * len(range(0, len(log), 4096))
+
+    def copy() -> None:
+        room[:] = log
+
+    return copy
+
+
 def best_rate(size: int, work: object) -> float:
     best = 0.0
     for _ in range(3):
@@ -39,7 +52,7 @@ def main() -> None:
     for name, body, size in (("1 KiB", BODY, 256 << 20), ("128 B", BODY[:128], 64 << 20)):
         log = a_log(int(size * SCALE), body)
         crc_limit = best_rate(len(log), lambda log=log: crc32(log, 0))
-        copy_limit = best_rate(len(log), lambda log=log: bytes(log))
+        copy_limit = best_rate(len(log), copier(log))
         forms = [("compiled", scan)] if COMPILED else []
         for form, function in (*forms, ("readable", scan_readable)):
             part = log if form == "compiled" else log[: len(log) // 16]

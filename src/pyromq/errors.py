@@ -67,6 +67,7 @@ class StoreFenced(StoreError):
     code = 14  # SERVICE_NOT_AVAILABLE
 
     def __init__(self, cause: BaseException) -> None:
+        self.cause = cause
         super().__init__(
             f"the disk did not confirm a write ({cause}); what was waiting may or may not be stored and nothing "
             "more is accepted: check the disk, then restart, and recovery starts from the log"

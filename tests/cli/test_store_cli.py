@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,6 +15,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from pyromq.cli.app import app
+from pyromq.cli.output import show_warnings
 from pyromq.config import StoreConfig
 from pyromq.model.message import Draft
 from pyromq.store.checkpoint import RecoverPointFile
@@ -33,6 +36,15 @@ def store(tmp_path: Path) -> Path:
         for number in range(MESSAGES):
             store.append([Draft((b"orders", b"payments")[number % 2], number % 4 // 2, b"x" * 500)])
     return tmp_path / "data"
+
+
+@pytest.fixture
+def long_store(store: Path) -> Path:
+    """The same, with five segments."""
+    with MessageStore(StoreConfig(root=store, segment_bytes=16 * 1024)) as opened:
+        for number in range(80):
+            opened.append([Draft(b"orders", number % 4, b"x" * 500)])
+    return store
 
 
 def log_end(store: Path) -> int:
@@ -135,6 +147,133 @@ def test_a_damaged_queue_is_mended_by_recover(store: Path) -> None:
     assert "--rebuild-queues" in result.stdout
     assert pyromq("store", "recover", store, "--rebuild-queues").exit_code == 0
     assert pyromq("store", "verify", store).exit_code == 0
+
+
+def gap(store: Path) -> tuple[Path, int]:
+    """The second segment is gone; and where it began."""
+    path = sorted((store / "commitlog").iterdir())[1]
+    path.unlink()
+    return store, int(path.name)
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify"])
+def test_a_gap_is_said_first_and_the_advice_works(long_store: Path, tmp_path: Path, command: str) -> None:
+    store, position = gap(long_store)
+    result = pyromq("store", command, store)
+    assert result.exit_code == 1
+    assert "nothing to recover" not in result.stdout
+    assert "from a backup or a replica" in result.stdout
+    if command == "inspect":
+        assert "damaged, closed cleanly: a start would be refused; 1 problem" in result.stdout.splitlines()[1]
+    assert pyromq("store", "recover", store).exit_code == 1
+    # As it is said there.
+    first, commit_log, advised = re.findall(
+        r"move (\d{20}) and all behind it .*? from (\S+) elsewhere, then run `pyromq (.*?)`", result.stdout
+    )[0]
+    assert advised == f"store recover {store} --truncate-at {position}"
+    for path in Path(commit_log).iterdir():
+        if path.name >= first:
+            path.rename(tmp_path / path.name)
+    assert pyromq(*advised.split(), "--yes").exit_code == 0
+    assert pyromq("store", "verify", store).exit_code == 0
+    assert pyromq("store", "inspect", store).exit_code == 0
+    assert log_end(store) == position
+
+
+def test_a_gap_in_json(long_store: Path) -> None:
+    store, position = gap(long_store)
+    result = pyromq("store", "inspect", store, "--json")
+    found = json.loads(result.stdout)
+    assert result.exit_code == 1
+    assert [(each["kind"], each["position"]) for each in found["problems"]] == [("missing", position)]
+    assert f"--truncate-at {position}" in found["refusal"]["way_out"]
+    result = pyromq("store", "verify", store, "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["refusal"] == found["refusal"]
+
+
+@pytest.mark.parametrize("which", [0, 1, -1])
+def test_the_advice_for_a_short_segment_works(long_store: Path, tmp_path: Path, which: int) -> None:
+    store = long_store
+    path = sorted((store / "commitlog").iterdir())[which]
+    path.write_bytes(path.read_bytes()[:5000])
+    result = pyromq("store", "inspect", store)
+    assert result.exit_code == 1
+    advised = re.findall(r"`pyromq (.*?)`", result.stdout)[0]
+    for each in list(path.parent.iterdir()):
+        if each == path or (which and each.name > path.name):
+            each.rename(tmp_path / each.name)
+    assert pyromq(*advised.split(), "--yes").exit_code == 0
+    assert pyromq("store", "verify", store).exit_code == 0
+
+
+def test_a_stray_file_is_a_problem_in_the_state(store: Path) -> None:
+    (store / "commitlog" / "notes.txt").write_text("mine")
+    result = pyromq("store", "inspect", store)
+    assert result.exit_code == 1
+    assert "a start would be refused" in result.stdout.splitlines()[1]
+    assert f"Move {store / 'commitlog' / 'notes.txt'} elsewhere" in result.stdout
+    (store / "commitlog" / "notes.txt").unlink()
+    (store / "consumequeue" / "orders" / "0" / "notes.txt").write_text("mine")
+    result = pyromq("store", "inspect", store)
+    assert result.exit_code == 0
+    assert "closed cleanly; 1 problem" in result.stdout.splitlines()[1]
+
+
+# --- names from anywhere ---------------------------------------------------------------------------------------------
+
+EVIL = "\x1b]0;owned\x07\x1b[31mred\r\nnext\x9b2J\u202e\\\\[bold]\x7f"
+
+
+@pytest.fixture
+def evil(tmp_path: Path) -> Path:
+    with MessageStore(StoreConfig(root=tmp_path / EVIL, segment_bytes=16 * 1024)) as store:
+        store.append([Draft(EVIL.encode(), 0, b"x"), Draft(b"no text \xff\x1b", 0, b"x")])
+        store.dispatch()
+    return tmp_path / EVIL
+
+
+def assert_harmless(result: Result) -> None:
+    for text in (result.stdout, result.stderr):
+        assert not {each for each in text if not each.isprintable()} - {"\n"}, text
+        assert "next" not in {line.strip().split(" ")[0] for line in text.splitlines()}, "a name makes no new line"
+
+
+def test_names_have_no_power_over_the_terminal(evil: Path) -> None:
+    result = pyromq("store", "inspect", evil)
+    assert result.exit_code == 0, result.output
+    assert_harmless(result)
+    assert r"\x1b]0;owned\x07\x1b[31mred\r\nnext\x9b2J\u202e\\[bold]\x7f" in result.stdout
+    assert r"no text \xff\x1b" in result.stdout
+    assert_harmless(pyromq("store", "inspect", evil, "--topic", EVIL))
+    assert_harmless(pyromq("store", "inspect", evil, "--topic", EVIL + "!"))
+    queue = evil / "consumequeue" / EVIL / "0" / f"{0:020d}"
+    with queue.open("r+b") as file:
+        file.write(b"\x55" * 20)
+    (evil / "commitlog" / EVIL).touch()
+    for command in ("inspect", "verify", "recover"):
+        result = pyromq("store", command, evil)
+        assert result.exit_code == 1
+        assert r"\x1b]0;owned" in result.output
+        assert_harmless(result)
+    (evil / "commitlog" / EVIL).unlink()
+    (evil / "abort").touch()
+    assert_harmless(pyromq("store", "recover", evil))
+
+
+def test_json_keeps_names_as_they_are(evil: Path) -> None:
+    result = pyromq("store", "inspect", evil, "--json")
+    assert "\x1b" not in result.stdout
+    assert EVIL in [topic["name"] for topic in json.loads(result.stdout)["topics"]]
+
+
+def test_warnings_have_no_power_over_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    show_warnings()
+    logging.getLogger("pyromq.store").warning("queue %s", EVIL)
+    said = capsys.readouterr().err
+    assert said.startswith(r"WARNING: queue \x1b]0;owned\x07")
+    assert said.count("\n") == 1
+    assert "\x1b" not in said
 
 
 # --- recover ---------------------------------------------------------------------------------------------------------

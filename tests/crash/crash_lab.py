@@ -51,6 +51,8 @@ class Setting:
     record_crc: bool = True
     transient: bool = False
     sync: bool = False
+    #: Records of one size: a stale record lies exactly behind a new one as often as can be.
+    even: bool = False
 
     def config(self) -> StoreConfig:
         return StoreConfig(
@@ -67,6 +69,10 @@ class Setting:
             flush=FlushConfig(sync=self.sync),
             retention=RetentionConfig(max_age_hours=1),
         )
+
+
+#: Size of a record where all have one size.
+EVEN_SIZE = 400
 
 
 @dataclass
@@ -221,7 +227,11 @@ class Lab:
         if rng.random() < 0.3:
             properties += f"UNIQ_KEY\x01u{self.serial}\x02"
         body = b"%d:" % self.serial + rng.randbytes(rng.choice((0, 10, 100, 300, 700, 1500)))
-        return Draft(topic, queue, body, properties.encode(), storage_flags=flags, born_timestamp_ms=self.serial)
+        draft = Draft(topic, queue, body, properties.encode(), storage_flags=flags, born_timestamp_ms=self.serial)
+        if self.setting.even:
+            draft.body = b"%d:" % self.serial
+            draft.body += bytes(EVEN_SIZE - record.encoded_size(draft, self.setting.record_crc))
+        return draft
 
     def _dispatch(self) -> None:
         self.story.append("dispatch")

@@ -139,14 +139,14 @@ def test_a_gap_in_a_queue_is_our_own_mistake() -> None:
 
 def test_a_full_disk_stops_the_queues_and_they_go_on_where_they_stopped() -> None:
     store = open_store()
-    store.append(orders(10))
+    store.append(orders(80))  # a queue file has 50 entries, and the first one is there with the first message
     store.disk.full = True  # type: ignore[attr-defined]
     with pytest.raises(OSError, match="No space left"):
         store.dispatcher.dispatch()
-    assert read_all(store) == []
+    assert read_all(store) == [b"%d" % number for number in range(50)]
     store.disk.full = False  # type: ignore[attr-defined]
     store.dispatch()
-    assert read_all(store) == [b"%d" % number for number in range(10)]
+    assert read_all(store) == [b"%d" % number for number in range(80)]
 
 
 # --- logs that somebody else wrote -----------------------------------------------------------------------------------

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from pathlib import Path
 
 import pytest
 
 from pyromq.config import StoreConfig
-from pyromq.errors import StoreError
+from pyromq.errors import CorruptStore, StoreError
 from pyromq.model.message import Draft
 from pyromq.store.inspect import StoreView, detect, inspect
 from pyromq.store.message_store import MessageStore
@@ -35,9 +36,40 @@ def test_sizes_are_learned_from_the_files(root: Path) -> None:
     assert (found.index_slots, found.index_entries) == (97, 250)
 
 
-def test_an_index_of_unusual_length_needs_a_word(root: Path) -> None:
+def test_the_index_tells_its_sizes_itself(root: Path) -> None:
+    found = detect(root)
+    assert (found.index_slots, found.index_entries) == (97, 250)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_index_tells_any_sizes(tmp_path: Path, seed: int) -> None:
+    """However full, whatever is in its last entry, and with several numbers of slots and entries of the same length."""
+    rng = random.Random(seed)
+    slots, entries = rng.randrange(1, 500), rng.randrange(2, 100)
+    config = StoreConfig(root=tmp_path, segment_bytes=1 << 20, index_slots=slots, index_entries=entries)
+    with MessageStore(config) as store:
+        for number in range(rng.randrange(1, 300)):
+            store.append([Draft(b"orders", 0, b"body", b"KEYS\x01k%d\x02" % (number % 50))])
+        store.dispatch()
+    found = detect(tmp_path)
+    assert (found.index_slots, found.index_entries) == (slots, entries)
+
+
+def test_an_index_of_unusual_length_that_does_not_tell_needs_a_word(root: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(root, tmp_path / "copy"))
+    for path in (copy / "index").iterdir():
+        data = bytearray(path.read_bytes())
+        data[39] ^= 3  # how many entries there are
+        path.write_bytes(data)
     with pytest.raises(StoreError, match="--index-slots"):
-        detect(root)
+        detect(copy)
+    for path in (copy / "index").iterdir():
+        path.write_bytes(bytes(path.stat().st_size))
+    with pytest.raises(StoreError, match="--index-slots"):
+        detect(copy)
+
+
+def test_sizes_that_were_said_count(root: Path) -> None:
     with pytest.raises(StoreError, match="98 slots"):
         detect(root, index_slots=98, index_entries=250)
 
@@ -161,3 +193,43 @@ def test_files_that_do_not_belong_are_named(root: Path, tmp_path: Path) -> None:
     view = look(copy)
     assert [problem.path.name for problem in view.problems] == ["notes.txt"]
     assert view.messages == look(root).messages
+    assert view.refusal is not None, "a start does not know what the file is"
+
+
+def test_a_gap_would_be_refused(root: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(root, tmp_path / "copy"))
+    gone = sorted((copy / "commitlog").iterdir())[1]
+    gone.unlink()
+    view = look(copy)
+    assert view.clean
+    assert view.refusal is not None
+    assert f"--truncate-at {int(gone.name)}" in view.refusal.way_out
+    with pytest.raises(CorruptStore):
+        open_store(copy)
+
+
+def test_a_log_that_ends_too_early_would_be_refused(root: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(root, tmp_path / "copy"))
+    gone = max((copy / "commitlog").iterdir())
+    gone.unlink()
+    view = look(copy)
+    assert [problem.position for problem in view.problems] == [int(gone.name)]
+    assert view.refusal is not None
+    assert f"--truncate-at {int(gone.name)}" in view.refusal.way_out
+    with pytest.raises(CorruptStore):
+        open_store(copy)
+
+
+def test_what_a_start_puts_right_is_not_refused(root: Path, tmp_path: Path) -> None:
+    """An empty file that was made last, a file of zeroes behind a gap, and a gap in a queue."""
+    copy = Path(shutil.copytree(root, tmp_path / "copy"))
+    last = int(max((copy / "commitlog").iterdir()).name)
+    (copy / "commitlog" / f"{last + 3 * 32 * 1024:020d}").write_bytes(bytes(32 * 1024))
+    (copy / "commitlog" / f"{last + 4 * 32 * 1024:020d}").touch()
+    min((copy / "consumequeue" / "orders" / "0").iterdir()).unlink()
+    (copy / "consumequeue" / "orders" / "1" / "notes").touch()
+    view = look(copy)
+    assert len(view.problems) == 3
+    assert view.refusal is None
+    open_store(copy).close()
+    assert look(copy).problems == []

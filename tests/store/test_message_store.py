@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from array import array
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,8 @@ from pyromq.errors import (
     StoreFenced,
     StoreLocked,
 )
-from pyromq.model.message import LOCALHOST
-from pyromq.records import layout
+from pyromq.model.message import LOCALHOST, Draft
+from pyromq.records import layout, record
 from pyromq.records.message_id import encode_message_id
 from pyromq.store.message_store import InlineRunner, MessageStore, decode
 from pyromq.store.queue_reader import ReadStatus
@@ -391,16 +392,124 @@ def test_a_full_disk_tells_which_messages_are_in_and_goes_on_by_itself() -> None
 def test_no_room_for_queues_refuses_messages_until_there_is() -> None:
     disk = SimDisk()
     store = open_store(disk)
-    store.append([order("a")])
+    store.append(orders(60))  # a queue file has 50 entries
     disk.full = True
-    with pytest.raises(DiskFull, match="no room for queue entries"):
+    with pytest.raises(DiskFull, match=r"queue entries cannot be written.*make room"):
         store.dispatch()
-    with pytest.raises(DiskFull, match="no room for queue entries"):
+    with pytest.raises(DiskFull, match=r"queue entries cannot be written.*make room"):
         store.append([order("b")])
     disk.full = False
     store.append([order("c")])
     store.dispatch()
-    assert read_all(store) == [b"a", b"c"]
+    assert read_all(store) == [*(b"%d" % number for number in range(60)), b"c"]
+
+
+def test_a_queue_that_cannot_be_made_refuses_its_first_message_before_it_is_in_the_log() -> None:
+    disk = SimDisk()
+    store = open_store(disk)
+    store.append([order("a")])
+    end = store.log.end
+    disk.full = True
+    with pytest.raises(DiskFull, match="queue orders/7 cannot be made"):
+        store.append([order("b", queue=7)])
+    assert store.log.end == end
+    store.append([order("c")])  # other queues go on
+    disk.full = False
+    assert store.append([order("d", queue=7)])[0].queue_offset == 0
+
+
+def test_an_error_in_the_middle_of_a_batch_leaves_what_came_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody presses Ctrl-C while the third of four messages is being appended."""
+    interrupted = False
+
+    class Interrupting(Draft):
+        def __getattribute__(self, name: str) -> object:
+            if interrupted and name == "reconsume_times":
+                raise KeyboardInterrupt
+            return super().__getattribute__(name)
+
+    store = open_store()
+    real_check = store.log.check
+
+    def check_then_interrupt(drafts: list[Draft]) -> None:
+        nonlocal interrupted
+        real_check(drafts)
+        interrupted = True
+
+    monkeypatch.setattr(store.log, "check", check_then_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        store.append([order("a"), order("b"), Interrupting(b"orders", 0, b"c"), order("d")])
+    (receipt,) = store.append([order("e")])
+    store.dispatch()
+    assert receipt.queue_offset == 2
+    assert read_all(store) == [b"a", b"b", b"e"]
+
+
+@pytest.mark.parametrize(
+    "draft",
+    [
+        Draft(b"orders", 0, memoryview(array("i", [1, 2]))),
+        Draft(b"orders", 0, memoryview(b"abcdef")[::2]),
+        Draft(b"orders", 1.5, b"body"),  # type: ignore[arg-type]
+        Draft("orders", 0, b"body"),  # type: ignore[arg-type]
+        Draft(b"orders", 0, "body"),  # type: ignore[arg-type]
+        Draft(b"orders", 0, b"body", born_timestamp_ms=None),  # type: ignore[arg-type]
+    ],
+)
+def test_a_draft_of_the_wrong_kind_is_refused_before_anything_is_appended(draft: Draft) -> None:
+    store = open_store()
+    with pytest.raises(IllegalMessage):
+        store.append([order("a"), draft])
+    assert store.log.end == 0
+
+
+def test_what_no_queue_can_have_is_not_found_rather_than_an_error() -> None:
+    store = open_store()
+    store.append([order("a")])
+    store.dispatch()
+    assert store.read("\ud800", 0, 0).status is ReadStatus.NO_QUEUE
+    assert store.read("orders", 1 << 40, 0).status is ReadStatus.NO_QUEUE
+    assert store.read("orders", -1, 0).status is ReadStatus.NO_QUEUE
+    assert store.read("orders", 0, 0, max_messages=1 << 80, max_bytes=1 << 80).status is ReadStatus.FOUND
+    assert store.read("orders", 0, 0, max_messages=0).next_offset == 1, "a client that asks for nothing still moves on"
+    assert store.query("orders", "\ud800") == []
+
+
+def test_a_closed_store_answers_nothing_and_writes_nothing() -> None:
+    store = open_store()
+    store.append([order("a")])
+    store.close()
+    for call in (store.flush, store.dispatch, store.clean, store.save_recover_point):
+        with pytest.raises(StoreClosed):
+            call()
+    with pytest.raises(StoreClosed):
+        store.read("orders", 0, 0)
+    with pytest.raises(StoreClosed):
+        store.query("orders", "k")
+
+
+def test_a_message_found_where_its_queue_no_longer_reaches_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After retention a body may hold a record whose queue offset is below everything that is left."""
+    clock = ManualClock()
+    store = open_store(clock=clock, queue_file_entries=5)
+    store.append(orders(200))
+    store.flush()
+    store.dispatch()
+    clock.advance(100 * 3600)
+    store.append([order("new")])
+    store.clean()
+    assert store.min_offset("orders", 0) > 5
+    at = store.log.end
+    forged = record.encode(order("FORGED"), at + layout.SMALLEST_RECORD + 5, 0, 1, True)
+    (receipt,) = store.append([order(forged, topic="evil")])
+    store.dispatch()
+    inside = bytes(store.message_at(receipt.position)).index(forged) + receipt.position
+    forged = record.encode(order("FORGED"), inside, 0, 1, True)
+    (again,) = store.append([order(forged, topic="evil")])
+    store.dispatch()
+    position = bytes(store.message_at(again.position)).index(forged[36:]) + again.position - 36
+    with pytest.raises(OffsetNotFound):
+        store.message_at(position)
 
 
 def test_a_stop_on_a_full_disk_keeps_the_log_whole() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import threading
 from collections.abc import Callable, Coroutine
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pyromq.config import FlushConfig, StoreConfig
-from pyromq.errors import StoreClosed
+from pyromq.errors import StoreClosed, StoreFenced
 from pyromq.store.message_store import InlineRunner, MessageStore, decode
 from pyromq.store.queue_reader import ReadStatus
 from pyromq.testing import SimDisk
@@ -195,3 +196,138 @@ def test_cold_data_is_fetched_by_a_thread_before_it_is_read(monkeypatch: pytest.
     story(tell)
     assert fetching
     assert threading.main_thread() not in fetching
+
+
+class HeldSync:
+    """Holds the next sync of the log until it is told to go on, and then lets it fail if it should."""
+
+    def __init__(self, disk: SimDisk, error: OSError | None = None) -> None:
+        self.began = threading.Event()
+        self.go_on = threading.Event()
+        self._error = error
+        self._disk = disk
+        disk.on_operation = self._step
+
+    def _step(self, step: str, path: Path) -> None:
+        if step == "sync" and path.parent.name == "commitlog" and not self.began.is_set():
+            if self._error is not None:
+                self._disk.fail_next_sync(lambda failing: failing == path, self._error)
+            self.began.set()
+            assert self.go_on.wait(SECONDS)
+
+
+def syncing_store(disk: SimDisk) -> MessageStore:
+    return MessageStore(config(flush=FlushConfig(sync=True)), disk=disk, runner=InlineRunner())
+
+
+def test_a_sync_that_fails_while_the_store_stops_is_not_forgotten() -> None:
+    """The second attempt of a stop would report a success that is none."""
+    disk = SimDisk()
+    held = HeldSync(disk, OSError(errno.EIO, "Input/output error"))
+
+    async def tell() -> None:
+        waiting: asyncio.Task[None] | None = None
+        with pytest.raises(StoreFenced):  # noqa: PT012
+            async with syncing_store(disk).running() as store:
+                (receipt,) = store.append(orders(1))
+                waiting = asyncio.create_task(store.wait_synced(receipt))
+                await asyncio.to_thread(held.began.wait, SECONDS)
+                asyncio.get_running_loop().call_later(0.01, held.go_on.set)
+        assert waiting is not None
+        with pytest.raises(StoreFenced):
+            await waiting
+        assert disk.exists(config().root / "abort")
+
+    story(tell)
+
+
+def test_a_flush_while_another_is_under_way_disturbs_nobody() -> None:
+    disk = SimDisk()
+    held = HeldSync(disk)
+
+    async def tell() -> None:
+        async with syncing_store(disk).running() as store:
+            store.append(orders(1))
+            await asyncio.to_thread(held.began.wait, SECONDS)
+            store.append(orders(1))
+            store.flush()
+            held.go_on.set()
+            (receipt,) = store.append(orders(1))
+            await store.wait_synced(receipt)
+
+    story(tell)
+
+
+def test_a_part_that_stops_working_fences_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(*_: object) -> None:
+        raise ZeroDivisionError("a mistake of ours")
+
+    async def tell() -> None:
+        store = store_on(SimDisk())
+        monkeypatch.setattr(store.flusher, "run", broken)
+        with pytest.raises(StoreFenced, match="a mistake of ours"):  # noqa: PT012
+            async with store.running():
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                store.append(orders(1))
+
+    story(tell)
+
+
+def test_a_start_that_is_cancelled_gives_the_directory_back() -> None:
+    disk = SimDisk()
+    began, go_on = threading.Event(), threading.Event()
+
+    def hold(step: str, path: Path) -> None:
+        if step == "create" and not began.is_set():
+            began.set()
+            assert go_on.wait(SECONDS)
+
+    disk.on_operation = hold
+
+    async def tell() -> None:
+        async def own() -> None:
+            async with store_on(disk).running():
+                raise AssertionError("never reached")
+
+        owner = asyncio.create_task(own())
+        await asyncio.to_thread(began.wait, SECONDS)
+        owner.cancel()
+        asyncio.get_running_loop().call_later(0.01, go_on.set)
+        with pytest.raises(asyncio.CancelledError):
+            await owner
+        store_on(disk).open()
+
+    story(tell)
+
+
+def test_whoever_still_waits_when_the_store_stops_is_told() -> None:
+    async def tell() -> None:
+        async with store_on(SimDisk()).running() as store:
+            (receipt,) = store.append(orders(1))
+            polling = asyncio.create_task(store.marks.dispatched.wait(receipt.end + 1))
+            await asyncio.sleep(0)
+        with pytest.raises(StoreClosed):
+            await polling
+
+    story(tell)
+
+
+def test_waiting_where_nothing_runs_beside_syncs_by_itself() -> None:
+    store = open_store()
+    (receipt,) = store.append(orders(1))
+    asyncio.run(asyncio.wait_for(store.wait_synced(receipt), SECONDS))
+    assert store.marks.synced.value >= receipt.end
+    store.close()
+
+
+def test_every_refusal_of_a_fenced_store_is_an_error_of_its_own() -> None:
+    store = open_store()
+    store.fence(OSError("EIO"))
+    refusals = []
+    for _ in range(3):
+        with pytest.raises(StoreFenced) as refusal:
+            store.append(orders(1))
+        refusals.append(refusal.value)
+    assert len(set(map(id, refusals))) == 3
+    store.close()

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pyromq.clock import ManualClock
+from pyromq.config import StoreConfig
 from pyromq.errors import StoreError
+from pyromq.model.message import Draft
 from pyromq.records import layout
 from pyromq.store import key_index
 from pyromq.store.checkpoint import RecoverPointFile
+from pyromq.store.message_store import MessageStore
 from pyromq.store.queue_cursor import ENTRY
 from pyromq.store.verify import Finding, Severity, VerifyReport, bytes_and_messages_from, verify
 from pyromq.testing import SimDisk
@@ -278,7 +285,7 @@ def test_a_queue_whose_first_messages_are_gone_is_fine(root: Path) -> None:
     """Retention removed the oldest segment; the queue's file still has entries of it."""
     first, second, *_ = segments(root)
     store = open_store(root)
-    store.points.move_log_start(int(second.name))
+    store.points.carry_out(store.points.plan_log_start(int(second.name)))
     store.close()
     first.unlink(missing_ok=True)
     report = check(root)
@@ -323,6 +330,67 @@ def test_a_flipped_bit_in_an_index_entry_is_found(root: Path, byte: int) -> None
 def test_a_missing_index_file_is_found(root: Path) -> None:
     index_files(root)[-1].unlink()
     assert not check(root).ok
+
+
+# --- room ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system in memory, where looking at a hole of a file takes room."""
+    directory = tmp_path / "mount"
+    directory.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(directory)]
+    try:
+        tried = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("there is no mount command")
+    if tried.returncode:
+        pytest.skip(f"a tmpfs cannot be mounted here: {tried.stderr.strip()}")
+    yield directory
+    subprocess.run(["umount", "-l", str(directory)], check=False)
+
+
+def used_bytes(directory: Path) -> int:
+    figures = os.statvfs(directory)
+    return figures.f_frsize * (figures.f_blocks - figures.f_bfree)
+
+
+@pytest.mark.parametrize("damaged", [False, True], ids=["intact", "damaged"])
+@pytest.mark.parametrize("foreign", [False, True], ids=["ours", "sparse log"])
+def test_looking_takes_no_room(small_disk: Path, damaged: bool, foreign: bool) -> None:
+    """Files of queues and index are mostly holes; on a full tmpfs a look into one would be a SIGBUS."""
+    root = small_disk / "store"
+    config = StoreConfig(root=root, segment_bytes=1 << 20, index_slots=1000, index_entries=1_000_000, warm_bytes=0)
+    with MessageStore(config) as store:
+        for number in range(600):
+            store.append([Draft(b"orders", number % 60, b"body", b"KEYS\x01k%d\x02" % number)])
+        end = store.log.end
+    log = root / "commitlog" / f"{0:020d}"
+    if foreign:
+        data = log.read_bytes()[:end]
+        log.write_bytes(data)
+        os.truncate(log, 1 << 20)
+        following = root / "commitlog" / f"{1 << 20:020d}"
+        following.touch()
+        os.truncate(following, 1 << 20)  # made ahead, never written
+        (root / "recoverpoint").unlink()
+    if damaged:
+        queue = root / "consumequeue" / "orders" / "7" / f"{0:020d}"
+        for path, at in ((log, 100), (queue, 3), (index_files(root)[0], 39)):
+            with path.open("r+b") as file:
+                file.seek(at)
+                file.write(b"\x7f")
+    free = os.statvfs(small_disk).f_bfree * os.statvfs(small_disk).f_frsize
+    (small_disk / "ballast").write_bytes(bytes(free - 8192))
+    before = used_bytes(small_disk)
+    for command in ("inspect", "verify"):
+        options = ["--index-slots=1000", "--index-entries=1000000", "--json"]
+        looked = [sys.executable, "-m", "pyromq", "store", command, str(root), *options]
+        done = subprocess.run(looked, capture_output=True, text=True, check=False)
+        assert done.returncode in ((0, 1) if damaged else (0,)), (done.returncode, done.stderr, done.stdout)
+        assert done.stdout, done.stderr
+        assert used_bytes(small_disk) == before, command
 
 
 # --- the rest --------------------------------------------------------------------------------------------------------

@@ -58,10 +58,10 @@ def test_waiters_are_woken_when_their_position_is_reached_and_not_before() -> No
 
 def test_a_failure_reaches_those_who_wait_and_those_who_come_later() -> None:
     async def story() -> None:
-        mark, error = Watermark("synced", 5), StoreFenced(OSError("EIO"))
+        mark = Watermark("synced", 5)
         waiter = asyncio.create_task(mark.wait(6))
         await settle()
-        mark.fail(error)
+        mark.fail(lambda: StoreFenced(OSError("EIO")))
         for attempt in (waiter, mark.wait(7)):
             with pytest.raises(StoreFenced):
                 await attempt

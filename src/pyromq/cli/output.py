@@ -67,14 +67,35 @@ def _console(stream: TextIO) -> Console:
     return console
 
 
+def visible(text: object) -> str:
+    """On one line and without power over a terminal: names come from files, and files from anywhere."""
+    return "".join(each if each.isprintable() and each != "\\" else _as_escape(each) for each in str(text))
+
+
+def _as_escape(character: str) -> str:
+    code = ord(character)
+    if 0xDC80 <= code <= 0xDCFF:  # a byte of a file name that is no text
+        return f"\\x{code - 0xDC00:02x}"
+    return character.encode("unicode_escape").decode("ascii")
+
+
 def escaped(text: object) -> str:
-    """Square brackets in names and paths are no markup."""
-    return str(text).replace("[", r"\[")
+    """Visible, and no markup: square brackets in names and paths are nothing but that."""
+    return visible(text).replace("[", r"\[")
 
 
 def show_warnings() -> None:
     """What the store wants people to know, on stderr."""
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr, force=True)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_OneLine("%(levelname)s: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+
+
+class _OneLine(logging.Formatter):
+    """Messages name topics and files as well."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        return visible(super().formatMessage(record))
 
 
 # --- for scripts -----------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from pyromq.cli import output
 from pyromq.cli.output import escaped, moment, number, plural, size
 from pyromq.config import StoreConfig
 from pyromq.errors import StoreError
-from pyromq.store.inspect import StoreView, TopicView, detect
+from pyromq.store.inspect import StoreView, TopicView, detect, recover_command
 from pyromq.store.inspect import inspect as look
 from pyromq.store.message_store import MessageStore
 from pyromq.store.recovery import RecoveryReport
@@ -25,8 +25,8 @@ app = typer.Typer(help="Look inside a store directory, check it, put it in order
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The store directory.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="For scripts: JSON and nothing else.")]
-IndexSlots = Annotated[int | None, typer.Option(help="Hash slots of an index file, where it is not the usual 5000000.")]
-IndexEntries = Annotated[int | None, typer.Option(help="Entries of an index file, where it is not the usual 20000000.")]
+IndexSlots = Annotated[int | None, typer.Option(help="Hash slots of an index file, where it does not tell itself.")]
+IndexEntries = Annotated[int | None, typer.Option(help="Entries of an index file, where it does not tell itself.")]
 
 #: Rows that people still read; `--json` has all.
 MOST_FINDINGS = 40
@@ -46,14 +46,19 @@ def inspect(
 ) -> None:
     """Show what is in a store: the log, topics and queues, index, and the state it was left in.
 
-    Reads only; the store may be in use.
+    Reads only; the store may be in use. Ends with 1 when a start would refuse the store.
     """
     config = detect(directory, index_slots=index_slots, index_entries=index_entries)
     view = look(directory, config=config, topic=topic)
     if as_json:
         output.print_json(_inspect_json(view))
-        return
-    console = output.stdout()
+    else:
+        _show_inspected(output.stdout(), view, topic)
+    if view.refusal is not None:
+        raise typer.Exit(1)
+
+
+def _show_inspected(console: Console, view: StoreView, topic: str | None) -> None:
     if topic is None:
         _show_summary(console, view)
         _show_segments(console, view)
@@ -61,8 +66,19 @@ def inspect(
         _show_index(console, view)
     for each in view.topics if topic is not None else []:
         _show_queues(console, each)
-    for problem in view.problems:
+    if topic is not None:
+        _show_problems(console, view)
+    if view.refusal is not None:
+        refused = f"[bold red]a start would be refused:[/] {escaped(view.refusal.what)}."
+        console.print(f"\n{refused} {escaped(view.refusal.way_out)}", soft_wrap=True)
+
+
+def _show_problems(console: Console, view: StoreView) -> None:
+    for problem in view.problems[:MOST_FINDINGS]:
         console.print(f"[red]![/] {escaped(problem.path)}: {escaped(problem.what)}")
+    more = len(view.problems) - MOST_FINDINGS
+    if more > 0:
+        console.print(f"… and {number(more)} more; --json lists all")
 
 
 def _inspect_json(view: StoreView) -> dict[str, Any]:
@@ -75,11 +91,20 @@ def _inspect_json(view: StoreView) -> dict[str, Any]:
 
 def _state(view: StoreView) -> str:
     if view.lock_holder is not None:
-        return f"[green]in use[/] by process {view.lock_holder or 'unknown'}"
+        return f"[green]in use[/] by process {view.lock_holder or 'unknown'}{_but(view)}"
+    if view.refusal is not None:
+        closed = "closed cleanly" if view.clean else "not closed"
+        return f"[bold red]damaged[/], {closed}: a start would be refused{_but(view)}"
+    if view.clean and view.problems:
+        return f"[yellow]closed cleanly[/]{_but(view)}"
     if view.clean:
         return "[green]clean[/]: nothing to recover"
     left = f" by process {view.abort_pid}" if view.abort_pid else ""
-    return f"[yellow]not closed[/]{left}: the next start recovers it"
+    return f"[yellow]not closed[/]{left}: the next start recovers it{_but(view)}"
+
+
+def _but(view: StoreView) -> str:
+    return f"; [red]{plural(len(view.problems), 'problem')}[/], see below" if view.problems else ""
 
 
 def _show_summary(console: Console, view: StoreView) -> None:
@@ -109,6 +134,7 @@ def _show_summary(console: Console, view: StoreView) -> None:
     for each in view.cut_off:
         table.add_row("cut off", f"{escaped(each.file)}: {size(each.bytes)} that recovery cut from the end of the log")
     console.print(table)
+    _show_problems(console, view)
 
 
 def _show_segments(console: Console, view: StoreView) -> None:
@@ -122,7 +148,7 @@ def _show_segments(console: Console, view: StoreView) -> None:
     for index, each in enumerate(shown):
         if index == 1 and len(shown) < len(segments):
             table.add_row(f"… {len(segments) - len(shown)} more", "", "")
-        table.add_row(each.file, size(each.used_bytes), moment(each.first_message_ms))
+        table.add_row(escaped(each.file), size(each.used_bytes), moment(each.first_message_ms))
     console.print(table)
 
 
@@ -151,7 +177,7 @@ def _show_index(console: Console, view: StoreView) -> None:
     table = output.listing("key index", "entries", "full", "from", "to", numbers=("entries", "full"))
     for each in view.index:
         share = f"{each.entries / each.capacity:.0%}"
-        table.add_row(each.file, number(each.entries), share, moment(each.begin_ms), moment(each.end_ms))
+        table.add_row(escaped(each.file), number(each.entries), share, moment(each.begin_ms), moment(each.end_ms))
     console.print(table)
 
 
@@ -199,7 +225,8 @@ def _show_verified(console: Console, report: VerifyReport) -> None:
     if report.findings:
         _show_findings(console, report)
     if report.errors:
-        console.print(f"\n[bold red]damaged:[/] {plural(report.errors, 'error')}. {_way_out(report)}")
+        way_out = escaped(_way_out(report))
+        console.print(f"\n[bold red]damaged:[/] {plural(report.errors, 'error')}. {way_out}", soft_wrap=True)
     elif report.notes:
         console.print(f"\n[bold green]intact[/], with {plural(report.notes, 'note')} that the next start deals with.")
     else:
@@ -218,17 +245,19 @@ def _show_findings(console: Console, report: VerifyReport) -> None:
 
 
 def _way_out(report: VerifyReport) -> str:
+    if report.refusal is not None:
+        return f"A start would be refused: {report.refusal.what}. {report.refusal.way_out}"
     errors = [each for each in report.findings if each.severity is Severity.ERROR]
     in_log = [each for each in errors if each.file.parts[0] == "commitlog"]
     if in_log:
         return (
             "The log itself is damaged: restore the file from a replica or a backup, or give up what follows with "
-            f"`pyromq store recover {escaped(report.root)} --truncate-at {in_log[0].position}`."
+            f"`{recover_command(report.root, in_log[0].position)}`."
         )
     if all(each.file.parts[0] in ("consumequeue", "index") for each in errors):
         return (
             "The log is whole and nothing is lost: stop the broker and run "
-            f"`pyromq store recover {escaped(report.root)} --rebuild-queues`."
+            f"`{recover_command(report.root)} --rebuild-queues`."
         )
     return "No message is affected: put the named files back from a backup."
 
@@ -304,7 +333,9 @@ def _show_recovered(
     table.add_row("log", f"{number(report.log_start)} to {number(report.log_end)}")
     table.add_row("checked", f"{plural(report.records_scanned, 'record')} from {number(report.scanned_from)} on")
     if report.bytes_cut:
-        table.add_row("cut off", f"{size(report.bytes_cut)} from the end of the log, kept in {report.cut_kept_in}")
+        table.add_row(
+            "cut off", f"{size(report.bytes_cut)} from the end of the log, kept in {escaped(report.cut_kept_in)}"
+        )
     else:
         table.add_row("cut off", "nothing")
     table.add_row("queues", f"{'made anew' if rebuilt else 'complete'}: {plural(messages, 'message')}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from pyromq.errors import IllegalMessage
+from pyromq.records.java_hash import java_text
 from pyromq.records.layout import CRC_PROPERTY_NAME
 
 NAME_END = b"\x01"
@@ -29,7 +30,10 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
         if not {"\x01", "\x02"}.isdisjoint(name) or "\x02" in value:
             raise IllegalMessage(f"property {name!r} contains a separator (0x01 or 0x02)")
         parts.append(f"{name}\x01{value}\x02")
-    return "".join(parts).encode("utf-8", "surrogatepass")
+    try:
+        return "".join(parts).encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise IllegalMessage(f"the properties contain half of a surrogate pair, which is no text ({error})") from None
 
 
 def split_properties(data: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -41,7 +45,7 @@ def split_properties(data: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def decode_properties(data: bytes) -> dict[str, str]:
-    return {name.decode("utf-8", "replace"): value.decode("utf-8", "replace") for name, value in split_properties(data)}
+    return {java_text(name): java_text(value) for name, value in split_properties(data)}
 
 
 def without_crc(data: bytes) -> bytes:

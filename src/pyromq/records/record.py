@@ -15,12 +15,19 @@ from pyromq.records.checksum import positive_crc32
 from pyromq.records.layout import HEAD, STORED_AT, TAIL
 from pyromq.records.properties import decode_properties, without_crc
 
-_INT32 = range(-(1 << 31), 1 << 31)
-_INT64 = range(-(1 << 63), 1 << 63)
+_BITS = {
+    "queue_id": 32,
+    "user_flag": 32,
+    "storage_flags": 32,
+    "reconsume_times": 32,
+    "born_timestamp_ms": 64,
+    "prepared_position": 64,
+}
 
 
 def check_draft(draft: Draft, max_body_bytes: int) -> None:
     """Raise IllegalMessage, with a sentence for the sender, when the record could not hold the draft."""
+    _check_types(draft)
     topic_size = len(draft.topic)
     if not 0 < topic_size <= layout.MAX_TOPIC:
         raise IllegalMessage(f"a topic has 1 to {layout.MAX_TOPIC} bytes, this one has {topic_size}")
@@ -38,12 +45,24 @@ def check_draft(draft: Draft, max_body_bytes: int) -> None:
             raise IllegalMessage(f"a host is 8 (IPv4) or 20 (IPv6) bytes long, not {len(host)}")
     if not 0 <= draft.queue_id < 1 << 31:
         raise IllegalMessage(f"{draft.queue_id} is not a queue id")
-    for name in ("user_flag", "storage_flags", "reconsume_times"):
-        if getattr(draft, name) not in _INT32:
-            raise IllegalMessage(f"{name} = {getattr(draft, name)} does not fit in 32 bits")
-    for name in ("born_timestamp_ms", "prepared_position"):
-        if getattr(draft, name) not in _INT64:
-            raise IllegalMessage(f"{name} = {getattr(draft, name)} does not fit in 64 bits")
+    for name, bits in _BITS.items():
+        if not -(1 << bits - 1) <= getattr(draft, name) < 1 << bits - 1:
+            raise IllegalMessage(f"{name} = {getattr(draft, name)} does not fit in {bits} bits")
+
+
+def _check_types(draft: Draft) -> None:
+    """A draft is what its fields are said to be: the compiled form takes them at their word."""
+    for name in ("topic", "properties", "born_host", "store_host"):
+        if not isinstance(getattr(draft, name), bytes):
+            raise IllegalMessage(f"{name} must be bytes, not {type(getattr(draft, name)).__name__}")
+    body = draft.body
+    if not isinstance(body, bytes | bytearray) and not (
+        isinstance(body, memoryview) and body.format == "B" and body.ndim == 1 and body.contiguous
+    ):
+        raise IllegalMessage("the body must be bytes, or a view of bytes that lie one behind the other")
+    for name in _BITS:
+        if type(getattr(draft, name)) is not int:
+            raise IllegalMessage(f"{name} must be an integer, not {getattr(draft, name)!r}")
 
 
 def record_properties(draft: Draft, with_crc: bool) -> bytes:

@@ -9,9 +9,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyromq import kernel
 from pyromq.records import layout, record
-from pyromq.records.checksum import native_crc32_address
+from pyromq.records.compiled import KERNEL
 
 
 class Stop(IntEnum):
@@ -63,23 +62,13 @@ def why_bad(buffer: memoryview, start: int, limit: int, position: int) -> str:
     return found if isinstance(found, str) else "nothing is wrong with the record"
 
 
-if TYPE_CHECKING:
+if TYPE_CHECKING or KERNEL is None:
     scan = scan_readable
-    COMPILED = False
 else:
-    try:
-        if not kernel.wanted():
-            raise ImportError
-        from pyromq.records import _kernel
-    except ImportError:
-        if kernel.required():
-            raise
-        scan = scan_readable
-        COMPILED = False
-    else:
-        _kernel.use_crc32(native_crc32_address())
-        COMPILED = True
 
-        def scan(buffer, start, limit, base, check_crc):
-            end, count, last_timestamp_ms, stop = _kernel.scan(buffer, start, limit, base, check_crc)
-            return Scan(end, count, last_timestamp_ms, Stop(stop))
+    def scan(buffer, start, limit, base, check_crc):
+        end, count, last_timestamp_ms, stop = KERNEL.scan(buffer, start, limit, base, check_crc)
+        return Scan(end, count, last_timestamp_ms, Stop(stop))
+
+
+COMPILED = KERNEL is not None

@@ -15,11 +15,9 @@ from pyromq.records._kernel cimport (
 )
 
 from pyromq.model.message import AppendedAt
-from pyromq.records.java_hash import java_hash
+from pyromq.records.java_hash import tag_code
 
 cdef enum:
-    MAGIC_V1 = 0xDAA320A7u
-    MAGIC_V2 = 0xDAA320ABu
     ENTRY = 20
     TRANSACTION_MASK = 12
     COMMITTED = 8
@@ -84,6 +82,12 @@ def first_unusual(list drafts, Py_ssize_t start, int max_body) -> int:
     cdef const unsigned char* raw
     for i in range(start, len(drafts)):
         draft = drafts[i]
+        if not (type(draft.topic) is bytes and type(draft.body) is bytes and type(draft.properties) is bytes
+                and type(draft.born_host) is bytes and type(draft.store_host) is bytes
+                and type(draft.queue_id) is int and type(draft.user_flag) is int
+                and type(draft.storage_flags) is int and type(draft.reconsume_times) is int
+                and type(draft.born_timestamp_ms) is int and type(draft.prepared_position) is int):
+            return i
         topic = draft.topic
         size = len(topic)
         raw = topic
@@ -135,14 +139,14 @@ cdef object tag_code_of(const unsigned char* record, Parts* parts):
     cdef int size = 0
     cdef const unsigned char* tag = find_property(
         record + parts.properties, parts.properties_size, b"TAGS", 4, &size)
-    return java_hash((<bytes>tag[:size]).decode("utf-8", "replace"))
+    return tag_code(<bytes>tag[:size])
 
 
 def dispatch(const unsigned char[::1] buffer, Py_ssize_t start, Py_ssize_t end, dict cursors):
     """Write queue entries for the records in `[start, end)`; stop before the first that is not ordinary."""
     cdef Py_ssize_t at = start
-    cdef long long count = 0, timestamp = 0, position, queue_offset, code
-    cdef unsigned int value, magic
+    cdef long long count = 0, timestamp = 0, code
+    cdef unsigned int value
     cdef int size = 0, flags
     cdef Parts parts
     cdef QueueCursor cursor
@@ -255,7 +259,7 @@ def index_keys(const unsigned char[::1] buffer, Py_ssize_t start, Py_ssize_t end
     """Index the keys of the records in `[start, end)`; stop before the first that is not ordinary."""
     cdef Py_ssize_t at = start
     cdef long long position, timestamp
-    cdef int size = 0, keys_size = 0, saved, words, i, word
+    cdef int size = 0, keys_size = 0, words, i, word
     cdef Parts parts
     cdef const unsigned char* record
     cdef const unsigned char* unique
@@ -322,7 +326,7 @@ def collect(const unsigned char[::1] entries, Py_ssize_t index, Py_ssize_t end, 
         entry = &entries[index * ENTRY]
         position = get64(entry)
         size = <int>get32(entry + 8)
-        if position < first_base or size <= 0 or position + size > readable:
+        if position < first_base or size <= 0 or size > readable - position:
             break
         if filtered:
             code = get64(entry + 12)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from concurrent.futures import Executor
 from pathlib import Path
 
 from pyromq.clock import Clock
@@ -13,7 +14,7 @@ from pyromq.store.disk import Disk
 from pyromq.store.key_index import KeyIndex
 from pyromq.store.queue_table import QueueTable
 from pyromq.store.recover_points import RecoverPoints
-from pyromq.store.retention import SegmentAge, decide
+from pyromq.store.retention import Decision, SegmentAge, decide
 from pyromq.store.watermarks import Watermarks
 from pyromq.telemetry import Telemetry
 
@@ -51,31 +52,39 @@ class Cleaner:
         self.refusal: str | None = None
 
     def clean(self) -> None:
-        """Remove what is too old, and decide whether messages are refused. A full disk is no error here."""
-        removable = self._removable()
-        ages = [SegmentAge(self._log.files.file_bytes, self._disk.modified_ms(path)) for path in removable]
+        """Remove what is too old, and decide whether messages are refused. Raises OSError, StoreFenced."""
+        decision = self._decide()
+        if decision.remove:
+            plan = self._points.plan_log_start(self._log.files.segments[decision.remove - 1].end)
+            self._points.carry_out(plan)
+            self._remove(decision)
+
+    async def clean_beside(self, executor: Executor) -> None:
+        """The same, with the syncs on another thread. The caller holds the lock of the recover points."""
+        decision = self._decide()
+        if decision.remove:
+            plan = self._points.plan_log_start(self._log.files.segments[decision.remove - 1].end)
+            await self._points.carry_out_beside(plan, executor)
+            self._remove(decision)
+
+    def _decide(self) -> Decision:
+        ages = [SegmentAge(self._log.files.file_bytes, self._disk.modified_ms(path)) for path in self._removable()]
         usage = self._disk.usage(self._config.root)
         refusing = self.refusal is not None
         decision = decide(self._config.retention, ages, usage.share, usage.total, refusing, self._clock.now_ms())
-        if decision.remove and self._remove(decision.remove):
-            self._removed.add(decision.remove)
-            self._removed_unexpired.add(decision.remove_unexpired)
         self._refuse(decision.refuse_appends, usage.share)
+        return decision
 
     def _removable(self) -> list[Path]:
         """Segments that everyone is done with: synced, in their queues, in the index, and not being written."""
         done = min(self._marks.synced.value, self._marks.dispatched.value, self._marks.indexed.value)
         return [segment.path for segment in self._log.files.segments[:-1] if segment.end <= done]
 
-    def _remove(self, count: int) -> bool:
+    def _remove(self, decision: Decision) -> None:
+        """The recover point knows already that these files are not wanted."""
         files = self._log.files
-        start = files.segments[count - 1].end
-        try:
-            self._points.move_log_start(start)
-        except OSError as error:
-            log.warning("no segments are removed: the recover point could not be written: %s", error)
-            return False
-        for _ in range(count):
+        start = files.segments[decision.remove - 1].end
+        for _ in range(decision.remove):
             path = files.forget_first().path
             self._runner.submit(lambda path=path: self._disk.remove(path))  # type: ignore[misc]
             log.info("removed segment %s", path)
@@ -83,7 +92,8 @@ class Cleaner:
             queue.drop_before(start)
         if self._index is not None:
             self._index.drop_before(start)
-        return True
+        self._removed.add(decision.remove)
+        self._removed_unexpired.add(decision.remove_unexpired)
 
     def _refuse(self, refuse: bool, share: float) -> None:
         retention = self._config.retention

@@ -20,18 +20,21 @@ from pyromq.model.ids import LogPosition
 from pyromq.model.message import AppendedAt, Draft
 from pyromq.records import layout, record
 from pyromq.store.allocator import Allocator
-from pyromq.store.queue_cursor import COMPILED, QueueCursor, append_drafts, append_drafts_readable
+from pyromq.store.compiled import KERNEL
+from pyromq.store.queue_cursor import QueueCursor, append_drafts, append_drafts_readable, queue_key
 from pyromq.store.segmented_file import Segment, SegmentedFile
 from pyromq.store.transient_pool import TransientPool
 
-if TYPE_CHECKING or not COMPILED:
 
-    def first_unusual(drafts: Sequence[Draft], start: int, max_body: int) -> int:
-        """The readable form looks at every draft."""
-        return start
+def look_at_all(drafts: Sequence[Draft], start: int, max_body: int) -> int:
+    """The readable form of `first_unusual`: every draft is checked in full."""
+    return start
 
+
+if TYPE_CHECKING or KERNEL is None:
+    first_unusual = look_at_all
 else:
-    from pyromq.store._kernel import first_unusual
+    first_unusual = KERNEL.first_unusual
 
 #: More than everything in a record but its body, and the blank behind it, can ever need.
 _MOST_AROUND_BODY = 34_000
@@ -90,6 +93,20 @@ class CommitLog:
         `receipts` gets one entry per appended draft, also when the call ends in an error.
         """
         now_ms = self.last_timestamp_ms = max(now_ms, self.last_timestamp_ms)
+        done_before = len(receipts)
+        try:
+            taken = self._fill(drafts, cursors, now_ms, receipts)
+        except BaseException:
+            if len(receipts) > done_before:
+                self._believe(drafts[len(receipts) - done_before - 1], receipts[-1], cursors)
+            raise
+        if self._current is not None:
+            self._allocator.look_ahead(self._current, self.end - self._current.base)
+        return taken
+
+    def _fill(
+        self, drafts: list[Draft], cursors: dict[bytes, QueueCursor], now_ms: int, receipts: list[AppendedAt]
+    ) -> int:
         taken = 0
         while taken < len(drafts):
             segment = self._current
@@ -109,9 +126,13 @@ class CommitLog:
             self.end = LogPosition(segment.base + filled.offset)
             if filled.is_full:
                 self._roll()
-        if self._current is not None:
-            self._allocator.look_ahead(self._current, self.end - self._current.base)
         return taken
+
+    def _believe(self, draft: Draft, receipt: AppendedAt, cursors: dict[bytes, QueueCursor]) -> None:
+        """An error came in the middle of a batch: what has a receipt is in the log, and the next goes behind it."""
+        self.end = max(self.end, receipt.end)
+        if layout.has_queue_offset(draft.storage_flags):
+            cursors[queue_key(draft.topic, draft.queue_id)].next_append = receipt.queue_offset + 1
 
     def _roll(self) -> None:
         """Go on in the next segment. The current one is closed only when the next is there."""
@@ -129,7 +150,7 @@ class CommitLog:
     def _write_to(self, segment: Segment, offset: int) -> None:
         self._current = segment
         if self._syncs_often:
-            segment.file.expect_frequent_syncs()
+            segment.file.keep_pages_small()
         self._buffer = segment.buffer if self._pool is None else self._pool.attach(segment, offset)
 
     def record_at(self, position: int, readable: int) -> memoryview:

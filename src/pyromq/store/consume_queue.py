@@ -50,7 +50,8 @@ class ConsumeQueue:
         self.id = queue
         self.topic = queue.topic.encode("utf-8", "surrogateescape")
         self.file_entries = file_entries
-        self.files = SegmentedFile(disk, directory, file_entries * ENTRY.size, writable=writable)
+        # Entries come a few at a time, and a broker has many queues: large pages would fill its memory.
+        self.files = SegmentedFile(disk, directory, file_entries * ENTRY.size, writable=writable, small_pages=True)
         self.cursor = QueueCursor()
         #: The oldest offset whose message is still in the log.
         self.min_offset = 0
@@ -156,8 +157,9 @@ class ConsumeQueue:
         """The offset behind the last good entry, where `is_good` holds for a first part of the queue and then never."""
         segments = self.files.segments
         for segment in reversed(segments):
-            low, high = segment.base // ENTRY.size, segment.end // ENTRY.size
-            if not self._is_good(low, is_good):
+            # Only where something was written: looking at a hole would bring in its pages, or take them from a tmpfs.
+            low, high = segment.base // ENTRY.size, (segment.base + segment.data_end(0)) // ENTRY.size
+            if low >= high or not self._is_good(low, is_good):
                 continue
             while high - low > 1:
                 middle = (low + high) // 2

@@ -21,11 +21,12 @@ import mmap
 import os
 import shutil
 import struct
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import Protocol
+from typing import Any, Protocol
 
 from pyromq.store import platform
 
@@ -64,8 +65,8 @@ class MappedFile(Protocol):
     def warm(self, start: int, end: int) -> None:
         """Hint: these bytes are written soon."""
 
-    def expect_frequent_syncs(self) -> None:
-        """Hint: little is written between two syncs."""
+    def keep_pages_small(self) -> None:
+        """Hint: little is written at a time, so large pages would be read and written in vain."""
 
     def write_at(self, start: int, data: memoryview) -> None:
         """Write through the page cache, not the mapping."""
@@ -134,6 +135,10 @@ class Disk(Protocol):
         """The pid that holds the lock, 0 when the system does not know whose it is, None when nobody does."""
 
 
+#: Python's mapping keeps a descriptor of its own, which we do not need, unless it is told not to.
+_ONE_DESCRIPTOR: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
+
+
 class OsMappedFile:
     """A mapped file of the operating system."""
 
@@ -146,7 +151,7 @@ class OsMappedFile:
         self.path = path
         self.size = os.fstat(fd).st_size
         access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-        self._mapping = mmap.mmap(fd, self.size, access=access)
+        self._mapping = mmap.mmap(fd, self.size, access=access, **_ONE_DESCRIPTOR)
         self._address = platform.address_of(self._mapping) if writable else 0
         self.buffer = memoryview(self._mapping)
         self._fd = fd
@@ -164,7 +169,7 @@ class OsMappedFile:
         if self._address:
             platform.warm(self._address, start, min(end, self.size))
 
-    def expect_frequent_syncs(self) -> None:
+    def keep_pages_small(self) -> None:
         if self._address:
             platform.keep_pages_small(self._address, self.size)
 
@@ -274,15 +279,22 @@ class OsDisk:
             os.ftruncate(fd, size)
             if durable:
                 os.fsync(fd)
-            draft.rename(path)
-            self._unsynced.add(path.parent)
-            if durable:
-                self._sync_name(path)
-            return OsMappedFile(path, fd, writable=True, sync_name=None if durable else self._sync_name)
+            mapped = OsMappedFile(path, fd, writable=True, sync_name=None if durable else self._sync_name)
         except BaseException:
             os.close(fd)
             draft.unlink(missing_ok=True)
             raise
+        try:
+            draft.rename(path)
+            self._unsynced.add(path.parent)
+            if durable:
+                self._sync_name(path)
+        except BaseException:
+            mapped.close()
+            draft.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+            raise
+        return mapped
 
     def open_mapped(self, path: Path, *, writable: bool = True) -> MappedFile:
         fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)

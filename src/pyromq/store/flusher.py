@@ -15,6 +15,7 @@ from concurrent.futures import Executor
 from pyromq.clock import Clock
 from pyromq.config import FlushConfig
 from pyromq.errors import StoreFenced
+from pyromq.store.beside import uninterrupted
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.segmented_file import Segment
 from pyromq.store.watermarks import Watermarks
@@ -77,9 +78,12 @@ class Flusher:
             target, timestamp_ms, segments = self._pending()
             if segments:
                 try:
-                    await loop.run_in_executor(executor, self._sync, segments)
+                    await uninterrupted(loop.run_in_executor(executor, self._sync, segments))
                 except OSError as error:
                     raise self._fence(error) from error
+                except asyncio.CancelledError:
+                    self._reached(target, timestamp_ms)
+                    raise
                 self._reached(target, timestamp_ms)
 
     def _pending(self) -> tuple[int, int, list[Segment]]:
@@ -102,5 +106,6 @@ class Flusher:
         self._seconds.record(self._clock.monotonic() - started)
 
     def _reached(self, target: int, timestamp_ms: int) -> None:
-        self.last_timestamp_ms = timestamp_ms
-        self._marks.synced.advance(target)
+        if target > self._marks.synced.value:  # `sync_now` may have come further meanwhile
+            self.last_timestamp_ms = timestamp_ms
+            self._marks.synced.advance(target)

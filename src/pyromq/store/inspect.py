@@ -6,9 +6,12 @@ be over already: everything is looked at once, and the end of the log first.
 
 from __future__ import annotations
 
+import shlex
+import struct
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 from pyromq.config import StoreConfig
@@ -18,10 +21,11 @@ from pyromq.records import layout, record
 from pyromq.store import key_index, platform, recovery
 from pyromq.store.checkpoint import AbortMark, Checkpoint, CheckpointFile, RecoverPoint, RecoverPointFile
 from pyromq.store.consume_queue import ConsumeQueue
-from pyromq.store.disk import Disk, OsDisk, Usage
+from pyromq.store.disk import Disk, MappedFile, OsDisk, Usage
 from pyromq.store.paths import StorePaths
 from pyromq.store.queue_cursor import ENTRY
 from pyromq.store.segmented_file import NAME_DIGITS, Segment, SegmentedFile
+from pyromq.store.zeroes import last_nonzero
 
 # --- what kind of store it is ------------------------------------------------------------------------------------
 
@@ -31,12 +35,15 @@ def detect(
 ) -> StoreConfig:
     """The sizes a store was written with, from the lengths of its files. Raises StoreError for what is no store.
 
-    The length of an index file does not tell slots from entries: where it is not the usual one, say both.
+    The length of an index file does not tell slots from entries, but what is in it does. Where that is nothing, or
+    damaged, and the length is not the usual one, say both.
     """
     paths = StorePaths(root)
     disk = disk or OsDisk(paths.staging)
     _require_store(disk, paths)
     defaults = StoreConfig(root=root)
+    if index_slots is None and index_entries is None:
+        index_slots, index_entries = _index_sizes(disk, paths, defaults) or (None, None)
     segment_bytes = _usual_length(disk, [paths.commit_log]) or defaults.segment_bytes
     queue_bytes = _usual_length(disk, (directory for _, _, directory in queue_directories(disk, paths)))
     try:
@@ -72,6 +79,72 @@ def _usual_length(disk: Disk, directories: Iterable[Path]) -> int:
     return lengths.most_common(1)[0][0] if lengths else 0
 
 
+def _index_sizes(disk: Disk, paths: StorePaths, defaults: StoreConfig) -> tuple[int, int] | None:
+    """Slots and entries, where the files have another length than the usual one and agree on what they are."""
+    found: set[tuple[int, int]] = set()
+    for name in disk.names(paths.index):
+        size = disk.size(paths.index / name)
+        if not name.isdigit() or size < key_index.HEADER.size or size == index_file_bytes(defaults):
+            continue
+        file = disk.open_mapped(paths.index / name, writable=False)
+        sizes = index_sizes_of(file)
+        file.close()
+        if sizes is not None:
+            found.add(sizes)
+    return found.pop() if len(found) == 1 else None
+
+
+def index_sizes_of(file: MappedFile) -> tuple[int, int] | None:
+    """Slots and entries of one index file, from where its last entry ends; None when the chains do not agree."""
+    buffer, size = file.buffer, file.size
+    header, entry_bytes = key_index.HEADER.size, key_index.ENTRY.size
+    _, _, begin_position, end_position, _, count = key_index.HEADER.unpack_from(buffer)
+    used = last_nonzero(buffer, header, max(file.data_end(0), header))
+    # The last entry begins at a multiple of 4, less than an entry before its last byte that is not zero. The length of
+    # the file allows one of these places: each step of 4 bytes is a slot more, and slots are given but for fives.
+    for at in range((used - 1) // 4 * 4, max(used - 1 - entry_bytes, 0), -4):
+        slots = (at - header - (count - 1) * entry_bytes) // 4
+        entries, rest = divmod(size - header - 4 * slots, entry_bytes)
+        if rest or count < 2 or slots < 1 or entries < count:
+            continue
+        chains = _Chains(buffer, slots, count)
+        if chains.position(1) == begin_position and chains.position(count - 1) == end_position and chains.are_sound():
+            return slots, entries
+    return None
+
+
+class _Chains:
+    """The chains of an index file, if it had so many slots."""
+
+    #: Entries that are looked at, at most.
+    SAMPLE = 2000
+
+    def __init__(self, buffer: memoryview, slots: int, count: int) -> None:
+        self._buffer = buffer
+        self._slots = slots
+        self._count = count
+
+    def _entry(self, number: int) -> tuple[int, int, int, int]:
+        at = key_index.HEADER.size + 4 * self._slots + key_index.ENTRY.size * number
+        entry: tuple[int, int, int, int] = key_index.ENTRY.unpack_from(self._buffer, at)
+        return entry
+
+    def position(self, number: int) -> int:
+        return self._entry(number)[1]
+
+    def are_sound(self) -> bool:
+        """Each entry is in the chain of its slot: at its head or behind it, and before an older one of that slot."""
+        for number in range(1, self._count, max(self._count // self.SAMPLE, 1)):
+            found, _, _, previous = self._entry(number)
+            slot = found % self._slots
+            (head,) = struct.unpack_from(">i", self._buffer, key_index.HEADER.size + 4 * slot)
+            if not number <= head < self._count or self._entry(head)[0] % self._slots != slot:
+                return False
+            if previous and not (0 < previous < number and self._entry(previous)[0] % self._slots == slot):
+                return False
+        return True
+
+
 def _require_index_length(disk: Disk, paths: StorePaths, config: StoreConfig) -> None:
     expected = index_file_bytes(config)
     for name in disk.names(paths.index):
@@ -91,6 +164,13 @@ def index_file_bytes(config: StoreConfig) -> int:
 # --- finding the files -------------------------------------------------------------------------------------------
 
 
+class Problem(Enum):
+    NAME = "name"
+    LENGTH = "length"
+    MISSING = "missing"
+    DAMAGE = "damage"
+
+
 @dataclass(frozen=True, slots=True)
 class FileProblem:
     """A file that cannot be part of its run, or one that is missing from it."""
@@ -98,6 +178,15 @@ class FileProblem:
     path: Path
     position: int
     what: str
+    kind: Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a start would refuse the store, and what can be done."""
+
+    what: str
+    way_out: str
 
 
 def find_run(disk: Disk, directory: Path, file_bytes: int) -> tuple[list[Segment], list[FileProblem]]:
@@ -107,14 +196,15 @@ def find_run(disk: Disk, directory: Path, file_bytes: int) -> tuple[list[Segment
     for name in disk.names(directory):
         path = directory / name
         if not _is_position(name):
-            problems.append(FileProblem(path, 0, "the file's name is not a position of 20 digits"))
+            problems.append(FileProblem(path, 0, "the file's name is not a position of 20 digits", Problem.NAME))
             continue
         base, size = int(name), disk.size(path)
         if segments and base > segments[-1].end:
             what = f"no file holds the bytes from {segments[-1].end} to {base}"
-            problems.append(FileProblem(path, segments[-1].end, what))
+            problems.append(FileProblem(path, segments[-1].end, what, Problem.MISSING))
         if size != file_bytes or base % file_bytes:
-            problems.append(FileProblem(path, base, f"the file has {size} bytes where the others have {file_bytes}"))
+            what = f"the file has {size} bytes where the others have {file_bytes}"
+            problems.append(FileProblem(path, base, what, Problem.LENGTH))
             continue
         segments.append(Segment(disk, path, base, size, writable=False))
     return segments, problems
@@ -122,6 +212,46 @@ def find_run(disk: Disk, directory: Path, file_bytes: int) -> tuple[list[Segment
 
 def _is_position(name: str) -> bool:
     return len(name) == NAME_DIGITS and name.isascii() and name.isdigit()
+
+
+def why_refused(
+    disk: Disk, paths: StorePaths, point: RecoverPoint | None, segments: list[Segment], problems: list[FileProblem]
+) -> Refusal | None:
+    """Would a start refuse these files of a log? Not for what it puts right itself, as `SegmentedFile.load` says."""
+    log_start = point.log_start if point is not None else 0
+    last = max(disk.names(paths.commit_log), default="")
+    for problem in problems:
+        if problem.kind is Problem.NAME:
+            return Refusal(f"{problem.path}: {problem.what}", f"Move {problem.path} elsewhere.")
+        if problem.kind is Problem.LENGTH and problem.path.name == last and not disk.size(problem.path):
+            continue
+        if problem.kind is Problem.MISSING:
+            behind = [segment for segment in segments if segment.base > problem.position]
+            if problem.position <= log_start or not any(any(each.buffer[:8]) for each in behind if each.data_end(0)):
+                continue
+        return Refusal(f"{problem.path}: {problem.what}", _way_round(disk, paths, segments, problem))
+    return None
+
+
+def _way_round(disk: Disk, paths: StorePaths, segments: list[Segment], problem: FileProblem) -> str:
+    """A way out that works when a file is missing, or is not what it must be."""
+    whole = [segment.end for segment in segments if segment.end <= problem.position]
+    back = "the missing file" if problem.kind is Problem.MISSING else problem.path
+    wanted = f"Put {back} back from a backup or a replica"
+    if not whole:  # the log may begin later
+        return f"{wanted}; or give it up: move it elsewhere, then run `{recover_command(paths.root)}`."
+    names = [name for name in disk.names(paths.commit_log) if _is_position(name) and int(name) >= whole[-1]]
+    files = f"{names[0]} and all behind it ({len(names)} files)" if len(names) > 1 else names[0]
+    return (
+        f"{wanted}; or give up what follows: move {files} from {paths.commit_log} elsewhere, then run "
+        f"`{recover_command(paths.root, whole[-1])}`."
+    )
+
+
+def recover_command(root: Path, truncate_at: int | None = None) -> str:
+    """To be copied into a shell."""
+    command = f"pyromq store recover {shlex.quote(str(root))}"
+    return command if truncate_at is None else f"{command} --truncate-at {truncate_at}"
 
 
 def queue_directories(disk: Disk, paths: StorePaths) -> Iterable[tuple[str, int, Path]]:
@@ -138,6 +268,14 @@ def last_stretch(segments: list[Segment]) -> list[Segment]:
     while start > 0 and segments[start - 1].end == segments[start].base:
         start -= 1
     return segments[max(start, 0) :]
+
+
+def without_unused(segments: list[Segment]) -> list[Segment]:
+    """Without those at the end to which nothing was ever written; the first stays. On a tmpfs a look takes room."""
+    end = len(segments)
+    while end > 1 and not segments[end - 1].data_end(0):
+        end -= 1
+    return segments[:end]
 
 
 def stored_ms(segment: Segment, position: int) -> int | None:
@@ -238,6 +376,8 @@ class StoreView:
     #: Lengths of the files, by directory. Files are made in full length ahead, so less may be in use.
     bytes_by_directory: dict[str, int]
     problems: list[FileProblem]
+    #: One of the problems, or damage in the log, that keeps the store from starting; None: it would start.
+    refusal: Refusal | None
 
     @property
     def messages(self) -> int:
@@ -264,6 +404,7 @@ class _Inspection:
         self._paths = paths
         self._config = config
         self._problems: list[FileProblem] = []
+        self._refusal: Refusal | None = None
         self._files = SegmentedFile(disk, paths.commit_log, config.segment_bytes, writable=False)
 
     def view(self, topic: str | None) -> StoreView:
@@ -289,6 +430,7 @@ class _Inspection:
             disk=disk.usage(paths.root),
             bytes_by_directory=self._bytes_by_directory(),
             problems=self._problems,
+            refusal=self._refusal,
         )
         self._files.close()
         return view
@@ -296,24 +438,43 @@ class _Inspection:
     def _log(self, point: RecoverPoint | None, checkpoint: Checkpoint, clean: bool) -> LogView:
         segments, problems = find_run(self._disk, self._paths.commit_log, self._config.segment_bytes)
         self._problems += problems
+        self._refusal = why_refused(self._disk, self._paths, point, segments, problems)
         if point is not None:
             segments = [segment for segment in segments if segment.end > point.log_start]
         files = self._files
-        files.segments = last_stretch(segments)
+        files.segments = without_unused(last_stretch(segments))
         start = recovery.scan_start(files, point, checkpoint, clean=clean)
         found = recovery.find_log_end(files, start, self._config.recovery_threads)
+        self._check_synced(found, point, clean)
         views = [
             SegmentView(
                 str(segment.path.relative_to(self._paths.root)),
                 segment.base,
                 min(max(found.end - segment.base, 0), segment.size),
-                stored_ms(segment, segment.base),
+                stored_ms(segment, segment.base) if segment.data_end(0) else None,
             )
             for segment in segments
         ]
         last_ms = found.last_timestamp_ms or (point.timestamp_ms if point else 0)
         return LogView(segments[0].base if segments else 0, found.end, files.file_bytes, views, last_ms or None,
                        found.damage)  # fmt: skip
+
+    def _check_synced(self, found: recovery.LogEnd, point: RecoverPoint | None, clean: bool) -> None:
+        """Does the log end before it may? A start says the same, for the same reasons."""
+        if point is None and not (clean and found.damage):
+            return
+        if point is not None and found.end >= point.synced:
+            return
+        path = self._paths.commit_log / f"{found.end - found.end % self._config.segment_bytes:0{NAME_DIGITS}d}"
+        there = f"damage in synced data ({found.damage or 'zeroes where a record must be'})"
+        what = there if self._disk.exists(path) else "the file is missing: the log went on here"
+        self._problems.append(FileProblem(path, found.end, what, Problem.DAMAGE))
+        if self._refusal is None:
+            way_out = (
+                f"Put {path} back from a backup or a replica, or give up what follows with "
+                f"`{recover_command(self._paths.root, found.end)}`."
+            )
+            self._refusal = Refusal(f"{path}: {what} at position {found.end}", way_out)
 
     def _topics(self, wanted: str | None, log: LogView) -> list[TopicView]:
         topics: dict[str, list[QueueView]] = {}
@@ -356,7 +517,9 @@ class _Inspection:
         for name in self._disk.names(self._paths.index):
             path = self._paths.index / name
             if not name.isdigit() or self._disk.size(path) != index_file_bytes(self._config):
-                self._problems.append(FileProblem(path, 0, "this is no index file of the usual name and length"))
+                self._problems.append(
+                    FileProblem(path, 0, "this is no index file of the usual name and length", Problem.LENGTH)
+                )
                 continue
             file = self._disk.open_mapped(path, writable=False)
             begin_ms, end_ms, begin, end, _, count = key_index.HEADER.unpack_from(file.buffer)

@@ -20,12 +20,12 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from pyromq import kernel
 from pyromq.clock import Clock
 from pyromq.config import StoreConfig
 from pyromq.records import layout, record
 from pyromq.records.java_hash import key_hash
 from pyromq.records.properties import split_properties
+from pyromq.store.compiled import KERNEL
 from pyromq.store.disk import Disk, MappedFile
 
 HEADER = struct.Struct(">qqqqii")
@@ -72,19 +72,11 @@ def index_keys_readable(buffer: memoryview, start: int, end: int, index: Readabl
     return start
 
 
-if TYPE_CHECKING:
+if TYPE_CHECKING or KERNEL is None:
     IndexCursor = ReadableIndexCursor
     index_keys = index_keys_readable
 else:
-    try:
-        if not kernel.wanted():
-            raise ImportError
-        from pyromq.store._kernel import IndexCursor, index_keys
-    except ImportError:
-        if kernel.required():
-            raise
-        IndexCursor = ReadableIndexCursor
-        index_keys = index_keys_readable
+    IndexCursor, index_keys = KERNEL.IndexCursor, KERNEL.index_keys
 
 
 def keys_of(properties: bytes) -> Iterator[bytes]:

@@ -21,6 +21,7 @@ import errno
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from itertools import islice
 from typing import Any
 
 from pyromq.clock import Clock, SystemClock
@@ -32,6 +33,7 @@ from pyromq.records.java_hash import java_hash
 from pyromq.records.message_id import decode_message_id
 from pyromq.store import platform
 from pyromq.store.allocator import Allocator, Result, Runner
+from pyromq.store.beside import uninterrupted
 from pyromq.store.checkpoint import AbortMark, CheckpointFile, RecoverPoint, RecoverPointFile
 from pyromq.store.cleaner import Cleaner
 from pyromq.store.commit_log import CommitLog
@@ -61,8 +63,16 @@ MAX_INDEXED_AT_STOP = 256 << 20
 RETRY_SECONDS = 1.0
 #: Data this close to the end of the log is taken to be in memory without asking the system.
 HOT_BYTES = 256 << 20
+#: Room set aside for a start on a full disk: an abort mark, some queue files.
+RESERVE_BYTES = 16 << 20
+#: More than one read could ever return.
+MAX_READ = 1 << 31
 #: RocketMQ's limit for one query by key.
 MAX_QUERY_RESULTS = 64
+#: Entries of the index that one query looks at: keys can be made to share a hash.
+MAX_CANDIDATES = 4096
+#: How much of a record whose size is not known yet is fetched from a cold disk.
+COLD_LOOK_BYTES = 64 * 1024
 
 
 class _ThreadRunner:
@@ -134,7 +144,8 @@ class MessageStore:
         )  # fmt: skip
         self._lock: DirectoryLock | None = None
         self._is_open = self._is_closed = False
-        self._fenced: StoreFenced | None = None
+        #: What the disk did not confirm; None: everything was.
+        self._fenced: BaseException | None = None
         #: Why queue entries cannot be written; None: they can.
         self._blocked: OSError | None = None
         #: Records below this position were found on disk: they are checked when they are read.
@@ -176,6 +187,7 @@ class MessageStore:
             platform.raise_open_file_limit()
             self.disk.remove_tree(self.paths.staging)
             self._recover(truncate_at, rebuild)
+            self._take_reserve()
         except BaseException as error:
             self._close_files()
             if isinstance(error, OSError) and error.errno == errno.ENOSPC:
@@ -199,12 +211,21 @@ class MessageStore:
         point = self._point_file.load()
         clean = not self._abort.is_set()
         point, found, self.report = start.examine(point, clean=clean, truncate_at=truncate_at)
+        self.disk.remove(self.paths.reserve)
         self._abort.set()
         start.put_in_order(point, found, self.report, rebuild=rebuild)
         self._found_below = found.end
         self.flusher.last_timestamp_ms = self.log.last_timestamp_ms
         self.points.current = point or RecoverPoint()
         self.points.save()  # from now on a crash starts from here
+
+    def _take_reserve(self) -> None:
+        """Keep some room aside, so that the next start can do its work on a disk that is full by then."""
+        try:
+            size = min(RESERVE_BYTES, self.config.segment_bytes // 4)
+            self.disk.create_mapped(self.paths.reserve, size, reserve=True, durable=False).close()
+        except OSError as error:
+            log.warning("no room could be set aside for the next start: %s", error)
 
     def close(self) -> None:
         """Stop cleanly: everything dispatched, indexed and synced, so that the next start has nothing to do."""
@@ -217,18 +238,12 @@ class MessageStore:
                 self._finish()
         finally:
             self._close_files()
+            if self._fenced is None:
+                self.marks.fail(lambda: StoreClosed("the store was closed"))
 
     def _finish(self) -> None:
-        try:
-            self.commit_gathered()
-            self.dispatcher.dispatch()
-            if self.marks.readable.value - self.marks.indexed.value <= MAX_INDEXED_AT_STOP:
-                self.dispatcher.index()
-        except CorruptLog as damage:
-            log.error("the key index is not complete: %s", damage)
-        except OSError as error:
-            # Queues and index can be built again: the log itself is whole, and it is what must be synced.
-            log.warning("the disk is full, queues or index are not complete; the next start completes them: %s", error)
+        self.commit_gathered()
+        self._complete()
         self.flusher.sync_now()
         try:
             if self.index is not None:
@@ -238,6 +253,17 @@ class MessageStore:
             log.warning("the recover point could not be written; the next start has more to scan: %s", error)
         else:
             self._abort.clear()
+
+    def _complete(self) -> None:
+        """Queues and index can be built again: whatever is wrong with them, the log itself must be synced."""
+        try:
+            self.dispatcher.dispatch()
+            if self.marks.readable.value - self.marks.indexed.value <= MAX_INDEXED_AT_STOP:
+                self.dispatcher.index()
+        except CorruptLog as damage:
+            log.error("the key index is not complete: %s", damage)
+        except OSError as error:
+            log.warning("queues or index are not complete, the next start completes them: %s", what_to_do(error))
 
     def _close_files(self) -> None:
         self._is_closed = True
@@ -277,7 +303,7 @@ class MessageStore:
                 taken = self.log.append(rest, self.queues.cursors, self.clock.now_ms(), receipts)
                 rest = rest[taken:]
                 if rest:
-                    self.queues.get_or_create(rest[0].topic, rest[0].queue_id)
+                    self._add_queue(rest[0])
         except DiskFull as full:
             full.receipts = receipts
             raise
@@ -289,14 +315,26 @@ class MessageStore:
             self._append_unfaulted_seconds.record(seconds)
         return receipts
 
+    def _add_queue(self, draft: Draft) -> None:
+        """A queue's first file is there before its first message is in the log. Raises DiskFull."""
+        queue = self.queues.get_or_create(draft.topic, draft.queue_id)
+        try:
+            queue.make_room()
+        except OSError as error:
+            self.queues.forget(queue)
+            raise DiskFull(f"the queue {queue.id} cannot be made: {what_to_do(error)}") from error
+
     def _check_writable(self) -> None:
-        if self._fenced is not None:
-            raise self._fenced
+        self._check_unfenced()
         self._check_open()
         if self.cleaner.refusal is not None:
             raise DiskFull(self.cleaner.refusal)
         if self._blocked is not None and not self._try_dispatch():
-            raise DiskFull(f"there is no room for queue entries ({self._blocked}); make room and sending goes on")
+            raise DiskFull(f"queue entries cannot be written: {what_to_do(self._blocked)}")
+
+    def _check_unfenced(self) -> None:
+        if self._fenced is not None:
+            raise StoreFenced(self._fenced)
 
     def _check_open(self) -> None:
         if not self._is_open:
@@ -330,20 +368,24 @@ class MessageStore:
     def fence(self, error: BaseException) -> StoreFenced:
         """A write was not confirmed: from here on nothing is acknowledged."""
         if self._fenced is None:
-            self._fenced = StoreFenced(error)
-            log.critical("%s", self._fenced)
-            self.marks.fail(self._fenced)
-        return self._fenced
+            self._fenced = error
+            log.critical("%s", StoreFenced(error))
+            self.marks.fail(lambda: StoreFenced(error))
+        return StoreFenced(self._fenced)
 
     def flush(self) -> None:
         """Make everything that was appended durable, now, on this thread. Raises StoreFenced."""
-        if self._fenced is not None:
-            raise self._fenced
+        self._check_unfenced()
+        self._check_open()
         self.flusher.sync_now()
 
     async def wait_synced(self, receipt: AppendedAt) -> None:
         """Return once a message is durable. All who wait share one sync. Raises StoreFenced."""
-        if self.marks.synced.value < receipt.end:
+        if self.marks.synced.value >= receipt.end:
+            return
+        if self._loop is None:
+            self.flush()  # nobody flushes beside us
+        else:
             self.flusher.wake()
             await self.marks.synced.wait(receipt.end)
 
@@ -351,9 +393,11 @@ class MessageStore:
 
     def dispatch(self) -> None:
         """Bring queues and index up to date, now. Raises DiskFull when there is no room for them."""
+        self._check_open()
         self.commit_gathered()
         if not self._try_dispatch():
-            raise DiskFull(f"there is no room for queue entries: {self._blocked}")
+            assert self._blocked is not None
+            raise DiskFull(f"queue entries cannot be written: {what_to_do(self._blocked)}")
 
     def _try_dispatch(self) -> bool:
         """False when the disk is full: the log has everything, and a later attempt goes on where this one stopped."""
@@ -365,7 +409,7 @@ class MessageStore:
                 self._dispatch_later()
         except OSError as error:
             if self._blocked is None:
-                log.error("queue entries cannot be written: %s; messages are refused until there is room", error)
+                log.error("messages are refused, queue entries cannot be written: %s", what_to_do(error))
             self._blocked = error
             return False
         self._blocked = None
@@ -388,21 +432,23 @@ class MessageStore:
 
         When the store is fenced, whoever waits gets StoreFenced, and so does the block's end.
         """
-        if not self._is_open:
-            await asyncio.to_thread(self.open)
         self._loop = asyncio.get_running_loop()
-        self._dispatch_later()
         try:
+            if not self._is_open:
+                await uninterrupted(asyncio.ensure_future(asyncio.to_thread(self.open)))
+            self._dispatch_later()
             with ThreadPoolExecutor(2, "pyromq-sync") as executor:
                 work = [
                     self.flusher.run(executor),
                     self.points.run(executor),
-                    self._run_retention(),
+                    self._run_retention(executor),
                     self._catch_up_index(executor),
                 ]
                 if self._transient is not None:
                     work.append(self._run_commits())
                 tasks = [self._loop.create_task(one) for one in work]
+                for task in tasks:
+                    task.add_done_callback(self._task_ended)
                 try:
                     yield self
                 finally:
@@ -412,8 +458,14 @@ class MessageStore:
         finally:
             self._loop = None
             self.close()
-        if self._fenced is not None:
-            raise self._fenced
+        self._check_unfenced()
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        """Nothing that runs beside the store may end unseen: without it a promise would no longer be kept."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None and self._fenced is None:
+            log.critical("a part of the store stopped working", exc_info=error)
+            self.fence(error)
 
     async def _catch_up_index(self, executor: Executor) -> None:
         """After a crash: index the old part of the log, a slice a turn, its pages brought in by a thread first."""
@@ -440,21 +492,29 @@ class MessageStore:
             await asyncio.sleep(self.config.transient_commit_ms / 1000)
             self.commit_gathered()
 
-    async def _run_retention(self) -> None:
+    async def _run_retention(self, executor: Executor) -> None:
         while True:
             await asyncio.sleep(self.config.retention.interval_ms / 1000)
-            async with self.points.lock:
-                self.cleaner.clean()
+            try:
+                async with self.points.lock:
+                    await self.cleaner.clean_beside(executor)
+            except OSError as error:
+                log.warning("old segments could not be removed: %s", error)
             if self._blocked is not None:
                 self._try_dispatch()
 
     def save_recover_point(self) -> None:
         """Sync the queues and note how far everything is. Raises OSError, StoreFenced."""
+        self._check_open()
         self.points.save()
 
     def clean(self) -> None:
-        """Remove what is too old, and decide whether messages are refused."""
-        self.cleaner.clean()
+        """Remove what is too old, and decide whether messages are refused. A full disk is no error here."""
+        self._check_open()
+        try:
+            self.cleaner.clean()
+        except OSError as error:
+            log.warning("old segments could not be removed: %s", error)
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -476,6 +536,7 @@ class MessageStore:
         queue = self._queue(topic, queue_id)
         if queue is None:
             return ReadResult(ReadStatus.NO_QUEUE, 0, 0, 0)
+        max_messages, max_bytes = min(max(max_messages, 1), MAX_READ), min(max(max_bytes, 0), MAX_READ)
         return read_queue(
             self.log,
             queue,
@@ -489,28 +550,46 @@ class MessageStore:
 
     async def read_soon(self, topic: str, queue_id: int, offset: int, **limits: Any) -> ReadResult:
         """Like `read`, but data that has left the page cache is fetched by a thread first: the loop never waits."""
-        for segment, start, end in self._cold_spans(topic, queue_id, offset, **limits):
+        for segment, start, end in merged(self._cold_spans(topic, queue_id, offset, **limits)):
             await asyncio.to_thread(segment.file.read_at, start, end - start)
         return self.read(topic, queue_id, offset, **limits)
 
     def _cold_spans(
         self, topic: str, queue_id: int, offset: int, max_messages: int = 32, max_bytes: int = 256 * 1024, **_: Any
     ) -> Iterator[tuple[Segment, int, int]]:
-        """The part of the log that a read is about to touch, where the system says that it is not in memory."""
+        """What a read is about to touch and the system says is not in memory, record by record."""
         queue = self._queue(topic, queue_id)
-        first = queue.entry(offset) if queue is not None and offset < queue.max_offset else None
-        if queue is None or first is None or first.position >= self.marks.readable.value - HOT_BYTES:
+        if queue is None or not queue.min_offset <= offset:
             return
-        last = queue.entry(min(offset + max_messages, queue.max_offset) - 1) or first
-        position, goal = first.position, min(last.end, first.position + max_bytes)
-        while position < goal:
-            segment = self.log.files.find(position)
-            if segment is None:
+        # What came in since the start, not long ago, is in memory; what was found on disk may not be.
+        hot_from = max(self.marks.readable.value - HOT_BYTES, self._found_below)
+        for number in range(offset, min(offset + max_messages, queue.max_offset)):
+            entry = queue.entry(number)
+            if entry is None or entry.position >= hot_from or max_bytes < 0:
                 return
-            start, end = position - segment.base, min(goal, segment.end) - segment.base
+            max_bytes -= entry.size
+            yield from self._cold_span(entry.position, entry.size)
+
+    def _cold_span(self, position: int, size: int) -> Iterator[tuple[Segment, int, int]]:
+        segment = self.log.files.find(position)
+        if segment is not None:
+            start = position - segment.base
+            end = min(start + max(size, 0), segment.size)
             if not segment.file.is_resident(start, end):
                 yield segment, start, end
-            position = segment.end
+
+    async def message_soon(self, position: int) -> memoryview:
+        """Like `message_at`, with cold data fetched by a thread first."""
+        for segment, start, end in self._cold_span(position, COLD_LOOK_BYTES):
+            await asyncio.to_thread(segment.file.read_at, start, end - start)
+        return self.message_at(position)
+
+    async def query_soon(self, topic: str, key: str, **limits: Any) -> list[memoryview]:
+        """Like `query`, with cold data fetched by a thread first."""
+        for position in self._candidates(topic, key, **limits):
+            for segment, start, end in self._cold_span(position, COLD_LOOK_BYTES):
+                await asyncio.to_thread(segment.file.read_at, start, end - start)
+        return self.query(topic, key, **limits)
 
     def message_at(self, position: int) -> memoryview:
         """The record that begins at a position. Raises OffsetNotFound when no message does."""
@@ -536,8 +615,7 @@ class MessageStore:
         if queue is None:
             return False
         entry = queue.entry(head[5])
-        # Below the queue's oldest entry file there is nothing to compare with.
-        return entry.position == position if entry is not None else head[5] < queue.min_offset
+        return entry is not None and entry.position == position
 
     def message_by_id(self, message_id: str) -> memoryview:
         """The record that a message id names. Raises OffsetNotFound."""
@@ -547,34 +625,38 @@ class MessageStore:
         self, topic: str, key: str, *, begin_ms: int = 0, end_ms: int = 1 << 62, max_messages: int = MAX_QUERY_RESULTS
     ) -> list[memoryview]:
         """Messages of a topic with a key or unique key, stored in a time range; newest first."""
+        self._check_open()
+        wanted_topic, wanted = to_bytes(topic), to_bytes(key)
         found: list[memoryview] = []
-        if self.index is None:
-            return found
-        wanted, wanted_topic = key.encode("utf-8", "surrogatepass"), topic.encode("utf-8", "surrogateescape")
-        seen: set[int] = set()
-        for position in self.index.positions(wanted_topic, wanted, begin_ms, end_ms):
+        for position in self._candidates(topic, key, begin_ms=begin_ms, end_ms=end_ms):
             if len(found) >= max_messages:
                 break
-            if position in seen:
-                continue
-            seen.add(position)
-            with contextlib.suppress(OffsetNotFound):
-                data = self.message_at(position)
-                if self._has_key(data, wanted_topic, wanted, begin_ms, end_ms):
-                    found.append(data)
+            # Keys that share a hash are told apart before anything is checked: a sender can make many of them.
+            if self._has_key(position, wanted_topic, wanted, begin_ms, end_ms):
+                with contextlib.suppress(OffsetNotFound):
+                    found.append(self.message_at(position))
         return found
 
-    @staticmethod
-    def _has_key(data: memoryview, topic: bytes, key: bytes, begin_ms: int, end_ms: int) -> bool:
-        spans = record.spans_of(data, 0, len(data))
-        assert not isinstance(spans, str)
+    def _candidates(
+        self, topic: str, key: str, *, begin_ms: int = 0, end_ms: int = 1 << 62, max_messages: int = 0
+    ) -> list[int]:
+        """Positions that the index names for a key, newest first, each once."""
+        if self.index is None:
+            return []
+        positions = self.index.positions(to_bytes(topic), to_bytes(key), begin_ms, end_ms)
+        return list(dict.fromkeys(islice(positions, MAX_CANDIDATES)))
+
+    def _has_key(self, position: int, topic: bytes, key: bytes, begin_ms: int, end_ms: int) -> bool:
+        segment = self.log.files.find(position)
+        if segment is None or position >= self.marks.readable.value:
+            return False
+        data = segment.buffer
+        spans = record.spans_of(data, position - segment.base, segment.size)
+        if isinstance(spans, str) or data[spans.topic : spans.topic_end] != topic:
+            return False
         (stored_ms,) = layout.STORED_AT.unpack_from(data, spans.store_timestamp_at)
         properties = bytes(data[spans.properties : spans.properties_end])
-        return (
-            begin_ms <= stored_ms <= end_ms
-            and data[spans.topic : spans.topic_end] == topic
-            and key in keys_of(properties)
-        )
+        return begin_ms <= stored_ms <= end_ms and key in keys_of(properties)
 
     def offset_at(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int:
         """The first offset stored at or after a time (the maximum if there is none);
@@ -623,7 +705,41 @@ class MessageStore:
         return queue.max_offset if queue is not None else 0
 
     def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        return self.queues.get(topic.encode("utf-8", "surrogateescape"), queue_id)
+        return self.queues.get(to_bytes(topic), queue_id)
+
+
+def merged(spans: Iterable[tuple[Segment, int, int]]) -> list[tuple[Segment, int, int]]:
+    """Spans that lie one behind the other, as one."""
+    result: list[tuple[Segment, int, int]] = []
+    for segment, start, end in spans:
+        if result and result[-1][0] is segment and result[-1][2] == start:
+            result[-1] = (segment, result[-1][1], end)
+        else:
+            result.append((segment, start, end))
+    return result
+
+
+def to_bytes(text: str) -> bytes:
+    """A name or key as the store has it. One that no record can hold is simply not found."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return b""
+
+
+_ADVICE = {
+    errno.ENOSPC: "make room on the disk and sending goes on by itself",
+    errno.EDQUOT: "make room on the disk and sending goes on by itself",
+    errno.EMFILE: "this process may not open more files; raise its limit (ulimit -n) and restart",
+    errno.ENFILE: "the system may not open more files; raise fs.file-max",
+    errno.ENOMEM: "the system has no memory or no mappings left; see vm.max_map_count",
+}
+
+
+def what_to_do(error: OSError) -> str:
+    """An error of the system, and what helps against it."""
+    advice = _ADVICE.get(error.errno or 0)
+    return f"{error}; {advice}" if advice else str(error)
 
 
 def decode(view: memoryview) -> StoredMessage:

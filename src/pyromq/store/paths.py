@@ -47,6 +47,11 @@ class StorePaths:
         return self.root / "recoverpoint"
 
     @property
+    def reserve(self) -> Path:
+        """Ours: room that a start on a full disk can use."""
+        return self.root / "reserve"
+
+    @property
     def staging(self) -> Path:
         """Ours: files that are being made."""
         return self.root / "staging"

@@ -10,10 +10,10 @@ import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyromq import kernel
 from pyromq.model.ids import LogPosition, QueueOffset
 from pyromq.model.message import AppendedAt, Draft
 from pyromq.records import layout, record
+from pyromq.store.compiled import KERNEL
 
 ENTRY = struct.Struct(">qiq")
 
@@ -108,29 +108,18 @@ def dispatch_readable(
     return Dispatched(start, 0, 0)
 
 
-if TYPE_CHECKING:
+if TYPE_CHECKING or KERNEL is None:
     QueueCursor = ReadableQueueCursor
     append_drafts = append_drafts_readable
     dispatch = dispatch_readable
-    COMPILED = False
 else:
-    try:
-        if not kernel.wanted():
-            raise ImportError
-        from pyromq.store import _kernel
-    except ImportError:
-        if kernel.required():
-            raise
-        QueueCursor = ReadableQueueCursor
-        append_drafts = append_drafts_readable
-        dispatch = dispatch_readable
-        COMPILED = False
-    else:
-        QueueCursor = _kernel.QueueCursor
-        COMPILED = True
+    QueueCursor = KERNEL.QueueCursor
 
-        def append_drafts(*arguments):
-            return Filled(*_kernel.append_drafts(*arguments))
+    def append_drafts(*arguments):
+        return Filled(*KERNEL.append_drafts(*arguments))
 
-        def dispatch(*arguments):
-            return Dispatched(*_kernel.dispatch(*arguments))
+    def dispatch(*arguments):
+        return Dispatched(*KERNEL.dispatch(*arguments))
+
+
+COMPILED = KERNEL is not None

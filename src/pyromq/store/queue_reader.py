@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from pyromq import kernel
 from pyromq.errors import CorruptQueue
 from pyromq.records import layout, record
 from pyromq.records.java_hash import tag_code
 from pyromq.records.properties import split_properties
 from pyromq.store.commit_log import CommitLog
+from pyromq.store.compiled import KERNEL
 from pyromq.store.consume_queue import ConsumeQueue
 from pyromq.store.queue_cursor import ENTRY
 
@@ -104,17 +104,10 @@ def _entry_is_right(view: memoryview, position: int, topic: bytes, queue_id: int
     return code == (tag_code(tag) if tag else 0)
 
 
-if TYPE_CHECKING:
+if TYPE_CHECKING or KERNEL is None:
     collect = collect_readable
 else:
-    try:
-        if not kernel.wanted():
-            raise ImportError
-        from pyromq.store._kernel import collect
-    except ImportError:
-        if kernel.required():
-            raise
-        collect = collect_readable
+    collect = KERNEL.collect
 
 
 def read_queue(

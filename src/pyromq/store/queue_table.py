@@ -41,7 +41,7 @@ class QueueTable:
                     self.cursors[queue_key(queue.topic, queue.id.number)] = queue.cursor
 
     def get(self, topic: bytes, number: int) -> ConsumeQueue | None:
-        return self._queues.get(queue_key(topic, number)) if number >= 0 else None
+        return self._queues.get(queue_key(topic, number)) if 0 <= number < 1 << 31 else None
 
     def get_or_create(self, topic: bytes, number: int) -> ConsumeQueue:
         key = queue_key(topic, number)
@@ -60,6 +60,12 @@ class QueueTable:
             self._queues[key] = queue
             self.cursors[key] = queue.cursor
         return queue
+
+    def forget(self, queue: ConsumeQueue) -> None:
+        """A queue that could not be made."""
+        key = queue_key(queue.topic, queue.id.number)
+        self._queues.pop(key, None)
+        self.cursors.pop(key, None)
 
     def of_topic(self, topic: bytes) -> list[ConsumeQueue]:
         return sorted((queue for queue in self if queue.topic == topic), key=lambda queue: queue.id.number)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pyromq.config import FlushConfig
 from pyromq.errors import StoreFenced
 from pyromq.records import layout
+from pyromq.store.beside import uninterrupted
 from pyromq.store.checkpoint import Checkpoint, CheckpointFile, RecoverPoint, RecoverPointFile
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.consume_queue import ConsumeQueue
@@ -83,22 +84,34 @@ class RecoverPoints:
 
     def save(self, *, clean: bool = False) -> None:
         """Now, on this thread. Raises OSError when the point's own file cannot be written, StoreFenced."""
-        self._carry_out(self.plan(clean=clean))
+        self.carry_out(self.plan(clean=clean))
 
-    def move_log_start(self, start: int) -> None:
-        """Before files are removed: a crash may bring them back, and this tells that they are not wanted."""
-        plan = self.plan()
-        point = replace(plan.point, log_start=start)
-        if point.index_file:
-            point = replace(point, index_to=max(point.index_to, start))
-        self._carry_out(replace(plan, point=point))
-
-    def _carry_out(self, plan: Plan) -> None:
+    def carry_out(self, plan: Plan) -> None:
+        """On this thread."""
         try:
             self.write(plan)
         except SyncFailed as failure:
             raise self._fence(failure.error) from failure
         self.current = plan.point
+
+    async def carry_out_beside(self, plan: Plan, executor: Executor) -> None:
+        """On another thread. Raises OSError, StoreFenced. The caller holds the lock."""
+        try:
+            await uninterrupted(asyncio.get_running_loop().run_in_executor(executor, self.write, plan))
+        except SyncFailed as failure:
+            raise self._fence(failure.error) from failure
+        except asyncio.CancelledError:
+            self.current = plan.point
+            raise
+        self.current = plan.point
+
+    def plan_log_start(self, start: int) -> Plan:
+        """Before files are removed: a crash may bring them back, and this tells that they are not wanted."""
+        plan = self.plan()
+        point = replace(plan.point, log_start=start)
+        if point.index_file:
+            point = replace(point, index_to=max(point.index_to, start))
+        return replace(plan, point=point)
 
     def plan(self, *, clean: bool = False) -> Plan:
         synced, dispatched = self._marks.synced.value, self._marks.dispatched.value
@@ -154,7 +167,6 @@ class RecoverPoints:
 
     async def run(self, executor: Executor) -> None:
         """A point every interval, or sooner when much has come since; until cancelled."""
-        loop = asyncio.get_running_loop()
         while True:
             distance = self.current.synced + self._config.recover_point_bytes
             with contextlib.suppress(TimeoutError):
@@ -165,12 +177,8 @@ class RecoverPoints:
                 if plan.point == self.current:
                     continue
                 try:
-                    await loop.run_in_executor(executor, self.write, plan)
-                except SyncFailed as failure:
-                    raise self._fence(failure.error) from failure
+                    await self.carry_out_beside(plan, executor)
+                    continue
                 except OSError as error:
                     log.warning("the recover point could not be written, the last one still holds: %s", error)
-                else:
-                    self.current = plan.point
-                    continue
             await asyncio.sleep(RETRY_SECONDS)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pyromq.errors import CorruptStore
+from pyromq.errors import CorruptStore, StoreClosed
 from pyromq.store.disk import Disk, MappedFile
 
 NAME_DIGITS = 20
@@ -17,12 +17,16 @@ NAME_DIGITS = 20
 class Segment:
     """One file of the run."""
 
-    __slots__ = ("_disk", "_file", "_writable", "base", "path", "size")
+    __slots__ = ("_disk", "_file", "_is_closed", "_small_pages", "_writable", "base", "path", "size")
 
-    def __init__(self, disk: Disk, path: Path, base: int, size: int, *, writable: bool = True) -> None:
+    def __init__(
+        self, disk: Disk, path: Path, base: int, size: int, *, writable: bool = True, small_pages: bool = False
+    ) -> None:
         self._disk = disk
         self._file: MappedFile | None = None
         self._writable = writable
+        self._small_pages = small_pages
+        self._is_closed = False
         self.path = path
         self.base = base
         self.size = size
@@ -34,7 +38,10 @@ class Segment:
     @property
     def file(self) -> MappedFile:
         if self._file is None:
-            self._file = self._disk.open_mapped(self.path, writable=self._writable)
+            if self._is_closed:
+                raise StoreClosed(f"{self.path} belongs to a store that is closed")
+            self.adopt(self._disk.open_mapped(self.path, writable=self._writable))
+            assert self._file is not None
         return self._file
 
     @property
@@ -52,9 +59,12 @@ class Segment:
     def adopt(self, file: MappedFile) -> Segment:
         """Take a mapping that was made elsewhere (by the allocating thread)."""
         self._file = file
+        if self._small_pages:
+            file.keep_pages_small()
         return self
 
     def close(self) -> None:
+        self._is_closed = True
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -63,8 +73,11 @@ class Segment:
 class SegmentedFile:
     """The files of one run, oldest first, without gaps."""
 
-    def __init__(self, disk: Disk, directory: Path, file_bytes: int, *, writable: bool = True) -> None:
+    def __init__(
+        self, disk: Disk, directory: Path, file_bytes: int, *, writable: bool = True, small_pages: bool = False
+    ) -> None:
         self.disk = disk
+        self.small_pages = small_pages
         self.directory = directory
         self.file_bytes = file_bytes
         self.writable = writable
@@ -98,7 +111,8 @@ class SegmentedFile:
                     after.path,
                     before.end,
                     f"no file holds the bytes from {before.end} to {after.base}",
-                    "put the missing file back, from a backup or a replica",
+                    "put the missing file back, from a backup or a replica; or move the files behind it elsewhere and "
+                    f"give up what they held with `pyromq store recover --truncate-at {before.end}`",
                 )
 
     def _segment(self, name: str) -> Segment:
@@ -114,7 +128,7 @@ class SegmentedFile:
                 f"the file has {size} bytes where the configuration says {self.file_bytes}",
                 "open the store with the file length that it was written with, or restore the file",
             )
-        return Segment(self.disk, path, base, size, writable=self.writable)
+        return Segment(self.disk, path, base, size, writable=self.writable, small_pages=self.small_pages)
 
     def path_of(self, base: int) -> Path:
         return self.directory / f"{base:0{NAME_DIGITS}d}"
@@ -148,7 +162,7 @@ class SegmentedFile:
         """A new file of zeroes, not yet part of the run: safe to call from another thread."""
         path = self.path_of(base)
         file = self.disk.create_mapped(path, self.file_bytes, reserve=reserve, durable=durable)
-        return Segment(self.disk, path, base, self.file_bytes).adopt(file)
+        return Segment(self.disk, path, base, self.file_bytes, small_pages=self.small_pages).adopt(file)
 
     def add(self, segment: Segment) -> None:
         assert not self.segments or segment.base == self.end, (segment.base, self.end)

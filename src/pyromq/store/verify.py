@@ -28,7 +28,7 @@ from pyromq.store import platform, recovery
 from pyromq.store.checkpoint import AbortMark, CheckpointFile, RecoverPoint, RecoverPointFile
 from pyromq.store.config_files import JsonFile
 from pyromq.store.disk import Disk, OsDisk
-from pyromq.store.inspect import detect, find_run
+from pyromq.store.inspect import Problem, detect, find_run, why_refused, without_unused
 from pyromq.store.paths import StorePaths
 from pyromq.store.segmented_file import Segment
 from pyromq.store.verify_index import IndexCheck, kept_index
@@ -76,7 +76,7 @@ def bytes_and_messages_from(config: StoreConfig, position: int, *, disk: Disk | 
     for segment in segments:
         if segment.end > position:
             start = max(position - segment.base, 0)
-            behind = last_nonzero(segment.buffer, start, segment.size)
+            behind = last_nonzero(segment.buffer, start, segment.data_end(start))
             if behind > start:
                 last = segment.base + behind
                 messages += LogWalker(last).walk(Walk(segment, start)).records
@@ -118,9 +118,12 @@ class _Verification:
 
     def _find_segments(self, point: RecoverPoint | None) -> list[Segment]:
         segments, problems = find_run(self._disk, self._paths.commit_log, self._config.segment_bytes)
+        self._report.refusal = why_refused(self._disk, self._paths, point, segments, problems)
         for problem in problems:
             if self._disk.exists(problem.path) and not self._disk.size(problem.path):
                 self._report.note(problem.path, problem.position, "an empty file, made when its writer was stopped")
+            elif problem.kind is Problem.MISSING and self._report.refusal is None:
+                self._report.note(problem.path, problem.position, f"{problem.what}; the next start goes on without")
             else:
                 self._report.error(problem.path, problem.position, problem.what)
         while point is not None and segments and segments[0].end <= point.log_start:
@@ -132,6 +135,7 @@ class _Verification:
         """Up to where the log must be whole, and up to where the queues must be complete."""
         if point is not None:
             return point.synced, EVERYWHERE if clean else point.queues_to
+        segments = without_unused(segments)
         if clean:
             return recovery.clean_scan_start(segments), EVERYWHERE
         start = recovery.crash_scan_start(segments, CheckpointFile(self._disk, self._paths.checkpoint).load())
@@ -193,7 +197,7 @@ class _Verification:
             return
         segment = walk.segment
         later = [each.segment for each in walks if each.segment.base > segment.base]
-        stale = sum(last_nonzero(each.buffer, 0, each.size) > 0 for each in later)
+        stale = sum(last_nonzero(each.buffer, 0, each.data_end(0)) > 0 for each in later)
         if walk.torn or stale:
             what = walk.torn or "the log ends"
             more = f", and {stale} more files have bytes" if stale else ""

@@ -18,7 +18,7 @@ from pyromq.records import layout, record
 from pyromq.records.java_hash import key_hash
 from pyromq.store import key_index
 from pyromq.store.checkpoint import RecoverPoint
-from pyromq.store.disk import Disk
+from pyromq.store.disk import Disk, MappedFile
 from pyromq.store.inspect import index_file_bytes
 from pyromq.store.key_index import IndexCursor, index_keys, keys_of
 from pyromq.store.paths import StorePaths
@@ -55,9 +55,9 @@ _Entry = tuple[int, int, int, int]
 class _IndexFile:
     """One index file, read from its first entry to its last; chains are built again on the way."""
 
-    def __init__(self, path: Path, buffer: memoryview, slots: int, entries: int) -> None:
+    def __init__(self, path: Path, file: MappedFile, slots: int, entries: int) -> None:
         self.path = path
-        self.buffer = buffer
+        self.buffer = file.buffer
         self.slots = slots
         self.entries_at = key_index.HEADER.size + 4 * slots
         (
@@ -67,16 +67,17 @@ class _IndexFile:
             self.end_position,
             self.used_slots,
             self.header_count,
-        ) = key_index.HEADER.unpack_from(buffer)
+        ) = key_index.HEADER.unpack_from(self.buffer)
         #: Entries that are there; entry 0 is never used.
-        self.count = self._count(entries)
+        self.count = self._count(entries, file.data_end(0))
 
-    def _count(self, entries: int) -> int:
+    def _count(self, entries: int, data_end: int) -> int:
         """Look behind what the header says, but not through the whole of a file that is hardly used."""
         said = min(max(self.header_count, 1), entries)
-        used = last_nonzero(self.buffer, self.entries_at, min(self.at(said) + LOOK_BEHIND, self.at(entries)))
+        end = max(min(self.at(entries), data_end), self.entries_at)
+        used = last_nonzero(self.buffer, self.entries_at, min(self.at(said) + LOOK_BEHIND, end))
         if used > self.at(said):
-            used = last_nonzero(self.buffer, self.entries_at, self.at(entries))
+            used = last_nonzero(self.buffer, self.entries_at, end)
         return max(-(-(used - self.entries_at) // key_index.ENTRY.size), 1)
 
     def at(self, number: int) -> int:
@@ -135,7 +136,7 @@ class IndexCheck:
                 self._report.note(path, 0, "this is no index file; the next start removes it")
                 continue
             mapped = self._disk.open_mapped(path, writable=False)
-            file = _IndexFile(path, mapped.buffer, self._config.index_slots, self._config.index_entries)
+            file = _IndexFile(path, mapped, self._config.index_slots, self._config.index_entries)
             mapped.close()
             files.append(file)
         self._report.index_files = len(names)

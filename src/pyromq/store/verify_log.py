@@ -71,10 +71,12 @@ class LogWalker:
 
     @staticmethod
     def _scan(walk: Walk, start: int) -> Scan:
-        """In slices, so that somebody can see how far it is."""
+        """In slices, so that somebody can see how far it is. Where nothing was ever written, nothing is looked at."""
         segment, at, limit, timestamp_ms = walk.segment, start, 0, 0
-        while True:
-            limit = segment.size if limit > at else min(at + SCAN_SLICE, segment.size)
+        data_end = segment.data_end(start)
+        while at < data_end:
+            # What is no record in a part may be one in the whole.
+            limit = segment.size if limit > at else min(at + SCAN_SLICE, data_end)
             found = scan(segment.buffer, at, limit, segment.base, True)
             walk.records += found.records
             walk.reached = found.end
@@ -83,6 +85,7 @@ class LogWalker:
                 return Scan(found.end, walk.records, timestamp_ms, found.stop)
             if found.end > at:
                 at, limit = found.end, 0
+        return Scan(at, walk.records, timestamp_ms, Stop.EMPTY if at < segment.size else Stop.LIMIT)
 
     @staticmethod
     def _what_stopped(segment: Segment, found: Scan) -> str | None:
@@ -99,7 +102,7 @@ class LogWalker:
     @staticmethod
     def _finish(walk: Walk, at: int, stop: Stop, what: str) -> None:
         walk.end = at
-        behind = last_nonzero(walk.segment.buffer, at, walk.segment.size)
+        behind = last_nonzero(walk.segment.buffer, at, walk.segment.data_end(at))
         if behind > at:
             what = "zeroes, and something behind them" if stop is Stop.EMPTY else what
             walk.torn = f"{behind - at} bytes are no whole record ({what})"
@@ -107,13 +110,16 @@ class LogWalker:
 
 def _next_record(segment: Segment, at: int) -> int:
     """Where the log goes on behind a damaged record; the segment's end when nothing more is found."""
+    data_end = segment.data_end(at)
+    if at >= data_end:
+        return segment.size
     spans = record.spans_of(segment.buffer, at, segment.size)
     if not isinstance(spans, str) and _may_begin(segment, at + spans.total_size):
         return at + spans.total_size
     magics = [magic.to_bytes(4, "big") for magic in (layout.MAGIC_V1, layout.MAGIC_V2, layout.MAGIC_BLANK)]
     step, overlap = 1 << 20, layout.BLANK.size
-    for block in range(at + 1, segment.size, step):
-        data = bytes(segment.buffer[block : min(block + step + overlap, segment.size)])
+    for block in range(at + 1, data_end, step):
+        data = bytes(segment.buffer[block : min(block + step + overlap, data_end)])
         found = sorted(start for magic in magics for start in _occurrences(data, magic) if start >= 4)
         for start in found:
             if _may_begin(segment, block + start - 4):

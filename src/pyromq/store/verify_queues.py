@@ -20,12 +20,15 @@ from pyromq.store.inspect import find_run, queue_directories
 from pyromq.store.paths import StorePaths
 from pyromq.store.queue_cursor import ENTRY, QueueCursor, dispatch, queue_key
 from pyromq.store.queue_table import is_safe_topic
+from pyromq.store.segmented_file import Segment
 from pyromq.store.verify_log import EVERYWHERE, Log
 from pyromq.store.verify_report import VerifyReport
 from pyromq.store.zeroes import last_nonzero
 
 #: Entries of one queue that are compared at once: a store may have thousands of queues.
 QUEUE_CHUNK = 512
+#: Entries that are looked at one by one, at once.
+LOOK_AT_ONCE = 65536
 
 
 class _Queue:
@@ -38,6 +41,8 @@ class _Queue:
         for problem in problems:
             report.error(problem.path, problem.position, problem.what)
         self.segments = {segment.base: segment for segment in segments}
+        #: Behind what was ever written to a file, when it was last looked at.
+        self._data_ends: dict[int, int] = {}
         self.expected = memoryview(bytearray(QUEUE_CHUNK * ENTRY.size))
         self.cursor = QueueCursor()
         #: The first offset that the log has a record for; -1: none.
@@ -72,23 +77,32 @@ class _Queue:
         segment = self.segments.get(position - position % self.file_bytes)
         if segment is None:
             return None
-        at = position - segment.base
-        return segment.buffer[at : at + count * ENTRY.size]
+        return self._bytes(segment, position - segment.base, position - segment.base + count * ENTRY.size)
+
+    def _bytes(self, segment: Segment, start: int, end: int) -> memoryview:
+        """Without looking where nothing was ever written: on a tmpfs that would take room."""
+        data_end = self._data_ends.get(segment.base, 0)
+        if data_end < end:
+            data_end = self._data_ends[segment.base] = segment.data_end(0)
+        if data_end >= end:
+            return segment.buffer[start:end]
+        return memoryview(bytes(segment.buffer[start : max(data_end, start)]).ljust(end - start, b"\0"))
 
     def entries(self, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
         """Offset, position, size and code of the entries there are."""
         for base, segment in sorted(self.segments.items()):
             first = max(start, base // ENTRY.size)
             last = min(end, segment.end // ENTRY.size)
-            if first < last:
-                part = segment.buffer[first * ENTRY.size - base : last * ENTRY.size - base]
-                for number, (position, size, code) in enumerate(ENTRY.iter_unpack(part), first):
+            for chunk in range(first, last, LOOK_AT_ONCE):
+                chunk_end = min(chunk + LOOK_AT_ONCE, last)
+                part = self._bytes(segment, chunk * ENTRY.size - base, chunk_end * ENTRY.size - base)
+                for number, (position, size, code) in enumerate(ENTRY.iter_unpack(part), chunk):
                     yield number, position, size, code
 
     def written_end(self) -> int:
         """Behind the last entry that is not zero."""
         for base, segment in sorted(self.segments.items(), reverse=True):
-            used = last_nonzero(segment.buffer, 0, segment.size)
+            used = last_nonzero(segment.buffer, 0, segment.data_end(0))
             if used:
                 return base // ENTRY.size + -(-used // ENTRY.size)
         return self.start

@@ -10,6 +10,8 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
+from pyromq.store.inspect import Refusal
+
 #: Findings that are kept; all are counted.
 MAX_FINDINGS = 1000
 
@@ -49,6 +51,8 @@ class VerifyReport:
     notes: int = 0
     #: The first of them, errors and notes in the order they were met.
     findings: list[Finding] = field(default_factory=list)
+    #: Files of the log for which a start would refuse the store; None: they are all there, and as long as they must be.
+    refusal: Refusal | None = None
     seconds: float = 0.0
     max_findings: int = MAX_FINDINGS
 

@@ -25,7 +25,7 @@ class Watermark:
     def __init__(self, name: str, value: int = 0) -> None:
         self.name = name
         self.value = value
-        self._error: BaseException | None = None
+        self._error: Callable[[], BaseException] | None = None
         self._listeners: list[Callable[[int], None]] = []
         self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []
         self._order = count()
@@ -44,13 +44,13 @@ class Watermark:
             if not future.done():
                 future.set_result(None)
 
-    def fail(self, error: BaseException) -> None:
-        """Tell everyone who waits, now and later, that the mark will not move again."""
+    def fail(self, error: Callable[[], BaseException]) -> None:
+        """Tell everyone who waits, now and later, that the mark will not move again: each by an error of its own."""
         self._error = error
         waiters, self._waiters = self._waiters, []
         for _, _, future in waiters:
             if not future.done():
-                future.set_exception(error)
+                future.set_exception(error())
 
     def reset(self, position: int) -> None:
         """Recovery decides where a mark begins."""
@@ -66,7 +66,7 @@ class Watermark:
         if self.value >= position:
             return
         if self._error is not None:
-            raise self._error
+            raise self._error()
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiters, (position, next(self._order), future))
         try:
@@ -102,6 +102,6 @@ class Watermarks:
         assert self.dispatched.value <= self.readable.value <= self.appended.value
         assert self.indexed.value <= self.readable.value
 
-    def fail(self, error: BaseException) -> None:
+    def fail(self, error: Callable[[], BaseException]) -> None:
         for mark in (self.appended, self.synced, self.readable, self.dispatched, self.indexed):
             mark.fail(error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyromq import kernel
+from pyromq.records.compiled import KERNEL
 
 _BLOCK = bytes(64 * 1024)
 
@@ -28,14 +28,7 @@ def last_nonzero_readable(buffer: memoryview, start: int, end: int) -> int:
     return start
 
 
-if TYPE_CHECKING:
+if TYPE_CHECKING or KERNEL is None:
     last_nonzero = last_nonzero_readable
 else:
-    try:
-        if not kernel.wanted():
-            raise ImportError
-        from pyromq.records._kernel import last_nonzero
-    except ImportError:
-        if kernel.required():
-            raise
-        last_nonzero = last_nonzero_readable
+    last_nonzero = KERNEL.last_nonzero

@@ -95,7 +95,7 @@ class SimMappedFile:
     def warm(self, start: int, end: int) -> None:
         """Memory is warm."""
 
-    def expect_frequent_syncs(self) -> None:
+    def keep_pages_small(self) -> None:
         """Any number is fine."""
 
     def write_at(self, start: int, data: memoryview) -> None:

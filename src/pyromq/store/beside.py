@@ -1,0 +1,27 @@
+"""Work of another thread that must not be given up in the middle.
+
+Cancelling a task does not stop the thread that works for it: the work goes on, and its outcome would be lost. For a
+sync that is the difference between "not confirmed" and "confirmed", so a cancelled task waits for the outcome, takes
+it into account, and only then ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TypeVar
+
+Result = TypeVar("Result")
+
+
+async def uninterrupted(work: asyncio.Future[Result]) -> Result:
+    """The outcome of the work, error or not. A cancellation is raised after it, and only if it was no error."""
+    cancelled: asyncio.CancelledError | None = None
+    while not work.done():
+        try:
+            await asyncio.wait([work])
+        except asyncio.CancelledError as cancellation:
+            cancelled = cancellation
+    result = work.result()
+    if cancelled is not None:
+        raise cancelled
+    return result

@@ -13,7 +13,7 @@ import pytest
 from pyromq.clock import ManualClock
 from pyromq.config import FlushConfig
 from pyromq.errors import StoreFenced
-from pyromq.store import message_store
+from pyromq.store import reader
 from pyromq.store.message_store import InlineRunner, MessageStore
 from pyromq.testing import SimDisk
 from pyromq.testing.sim_disk import SimMappedFile
@@ -239,7 +239,7 @@ def test_gathered_messages_are_committed_by_themselves() -> None:
 
 def test_what_has_left_memory_is_fetched_by_a_thread_first(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
-    monkeypatch.setattr(message_store, "HOT_BYTES", 0)
+    monkeypatch.setattr(reader, "HOT_BYTES", 0)
     fetched: list[tuple[bool, int]] = []
     plain = SimMappedFile.read_at
 

@@ -186,7 +186,7 @@ def test_cold_data_is_fetched_by_a_thread_before_it_is_read(monkeypatch: pytest.
         return original(file, start, size)
 
     monkeypatch.setattr(SimMappedFile, "read_at", read_at)
-    monkeypatch.setattr("pyromq.store.message_store.HOT_BYTES", 0)
+    monkeypatch.setattr("pyromq.store.reader.HOT_BYTES", 0)
 
     async def tell() -> None:
         async with store_on(disk).running() as store:

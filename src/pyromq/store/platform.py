@@ -138,3 +138,18 @@ def raise_open_file_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+_ADVICE = {
+    errno.ENOSPC: "make room on the disk and sending goes on by itself",
+    errno.EDQUOT: "make room on the disk and sending goes on by itself",
+    errno.EMFILE: "this process may not open more files; raise its limit (ulimit -n) and restart",
+    errno.ENFILE: "the system may not open more files; raise fs.file-max",
+    errno.ENOMEM: "the system has no memory or no mappings left; see vm.max_map_count",
+}
+
+
+def what_to_do(error: OSError) -> str:
+    """An error of the system, and what helps against it."""
+    advice = _ADVICE.get(error.errno or 0)
+    return f"{error}; {advice}" if advice else str(error)

@@ -1,0 +1,270 @@
+"""The reading half of the store's door: by queue offset, position, message id, key and time.
+
+Answers are views of the log: they copy nothing, and stay valid as long as somebody holds them. A reader never sees past
+`readable`. The `…_soon` forms have data that left the page cache fetched by a thread first, so that the loop never
+waits for a disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from pyromq.errors import CorruptLog, OffsetNotFound
+from pyromq.model.message import StoredMessage
+from pyromq.records import layout, record
+from pyromq.records.java_hash import java_hash
+from pyromq.records.message_id import decode_message_id
+from pyromq.store.commit_log import CommitLog
+from pyromq.store.consume_queue import ConsumeQueue
+from pyromq.store.key_index import KeyIndex, keys_of
+from pyromq.store.queue_reader import ReadResult, ReadStatus, read_queue
+from pyromq.store.queue_table import QueueTable
+from pyromq.store.segmented_file import Segment
+from pyromq.store.watermarks import Watermarks
+
+#: Data this close to the end of the log is taken to be in memory without asking the system.
+HOT_BYTES = 256 << 20
+#: More than one read could ever return.
+MAX_READ = 1 << 31
+#: RocketMQ's limit for one query by key.
+MAX_QUERY_RESULTS = 64
+#: Entries of the index that one query looks at: keys can be made to share a hash.
+MAX_CANDIDATES = 4096
+#: How much of a record whose size is not known yet is fetched from a cold disk.
+COLD_LOOK_BYTES = 64 * 1024
+
+
+class StoreReader:
+    """What a store answers. `MessageStore` is one, and adds the writing half."""
+
+    log: CommitLog
+    queues: QueueTable
+    index: KeyIndex | None
+    marks: Watermarks
+    #: Records below this position were found on disk: they are checked when they are read.
+    _found_below: int
+
+    def _check_open(self) -> None:
+        """Raise StoreClosed when there is nothing to read from."""
+        raise NotImplementedError
+
+    def _try_dispatch(self) -> bool:
+        """Bring the queues up to date; False when that cannot be done now."""
+        raise NotImplementedError
+
+    def read(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        max_messages: int = 32,
+        max_bytes: int = 256 * 1024,
+        tags: Iterable[str] | None = None,
+    ) -> ReadResult:
+        """Messages of a queue from an offset on, as views of the log; with `tags`, those whose tag may be one of them.
+
+        Tags are compared by hash: look at the tag itself before you rely on it. Raises CorruptQueue, CorruptLog.
+        """
+        self._check_open()
+        queue = self._queue(topic, queue_id)
+        if queue is None:
+            return ReadResult(ReadStatus.NO_QUEUE, 0, 0, 0)
+        max_messages, max_bytes = min(max(max_messages, 1), MAX_READ), min(max(max_bytes, 0), MAX_READ)
+        return read_queue(
+            self.log,
+            queue,
+            offset,
+            readable=self.marks.readable.value,
+            checked_below=self._found_below,
+            max_messages=max_messages,
+            max_bytes=max_bytes,
+            tag_codes=None if tags is None else frozenset(map(java_hash, tags)),
+        )
+
+    async def read_soon(self, topic: str, queue_id: int, offset: int, **limits: Any) -> ReadResult:
+        """Like `read`, but data that has left the page cache is fetched by a thread first: the loop never waits."""
+        for segment, start, end in merged(self._cold_spans(topic, queue_id, offset, **limits)):
+            await asyncio.to_thread(segment.file.read_at, start, end - start)
+        return self.read(topic, queue_id, offset, **limits)
+
+    def _cold_spans(
+        self, topic: str, queue_id: int, offset: int, max_messages: int = 32, max_bytes: int = 256 * 1024, **_: Any
+    ) -> Iterator[tuple[Segment, int, int]]:
+        """What a read is about to touch and the system says is not in memory, record by record."""
+        queue = self._queue(topic, queue_id)
+        if queue is None or not queue.min_offset <= offset:
+            return
+        # What came in since the start, not long ago, is in memory; what was found on disk may not be.
+        hot_from = max(self.marks.readable.value - HOT_BYTES, self._found_below)
+        for number in range(offset, min(offset + max_messages, queue.max_offset)):
+            entry = queue.entry(number)
+            if entry is None or entry.position >= hot_from or max_bytes < 0:
+                return
+            max_bytes -= entry.size
+            yield from self._cold_span(entry.position, entry.size)
+
+    def _cold_span(self, position: int, size: int) -> Iterator[tuple[Segment, int, int]]:
+        segment = self.log.files.find(position)
+        if segment is not None:
+            start = position - segment.base
+            end = min(start + max(size, 0), segment.size)
+            if not segment.file.is_resident(start, end):
+                yield segment, start, end
+
+    async def message_soon(self, position: int) -> memoryview:
+        """Like `message_at`, with cold data fetched by a thread first."""
+        for segment, start, end in self._cold_span(position, COLD_LOOK_BYTES):
+            await asyncio.to_thread(segment.file.read_at, start, end - start)
+        return self.message_at(position)
+
+    async def query_soon(self, topic: str, key: str, **limits: Any) -> list[memoryview]:
+        """Like `query`, with cold data fetched by a thread first."""
+        for position in self._candidates(topic, key, **limits):
+            for segment, start, end in self._cold_span(position, COLD_LOOK_BYTES):
+                await asyncio.to_thread(segment.file.read_at, start, end - start)
+        return self.query(topic, key, **limits)
+
+    def message_at(self, position: int) -> memoryview:
+        """The record that begins at a position. Raises OffsetNotFound when no message does."""
+        self._check_open()
+        try:
+            data = self.log.record_at(position, self.marks.readable.value)
+        except CorruptLog as error:
+            raise OffsetNotFound(f"no message begins at position {position}: {error.what}") from None
+        if not self._is_in_its_queue(data, position):
+            raise OffsetNotFound(f"no message begins at position {position}: its queue does not know it")
+        return data
+
+    def _is_in_its_queue(self, data: memoryview, position: int) -> bool:
+        """Bytes inside a body can look like a record; a real one is in its queue."""
+        spans = record.spans_of(data, 0, len(data))
+        assert not isinstance(spans, str)
+        if not layout.has_queue_offset(spans.storage_flags):
+            return False
+        if position >= self.marks.dispatched.value and not self._try_dispatch():
+            return False
+        head = layout.HEAD.unpack_from(data)
+        queue = self.queues.get(bytes(data[spans.topic : spans.topic_end]), head[3])
+        if queue is None:
+            return False
+        entry = queue.entry(head[5])
+        return entry is not None and entry.position == position
+
+    def message_by_id(self, message_id: str) -> memoryview:
+        """The record that a message id names. Raises OffsetNotFound."""
+        return self.message_at(decode_message_id(message_id)[1])
+
+    def query(
+        self, topic: str, key: str, *, begin_ms: int = 0, end_ms: int = 1 << 62, max_messages: int = MAX_QUERY_RESULTS
+    ) -> list[memoryview]:
+        """Messages of a topic with a key or unique key, stored in a time range; newest first."""
+        self._check_open()
+        wanted_topic, wanted = to_bytes(topic), to_bytes(key)
+        found: list[memoryview] = []
+        for position in self._candidates(topic, key, begin_ms=begin_ms, end_ms=end_ms):
+            if len(found) >= max_messages:
+                break
+            # Keys that share a hash are told apart before anything is checked: a sender can make many of them.
+            if self._has_key(position, wanted_topic, wanted, begin_ms, end_ms):
+                with contextlib.suppress(OffsetNotFound):
+                    found.append(self.message_at(position))
+        return found
+
+    def _candidates(
+        self, topic: str, key: str, *, begin_ms: int = 0, end_ms: int = 1 << 62, max_messages: int = 0
+    ) -> list[int]:
+        """Positions that the index names for a key, newest first, each once."""
+        if self.index is None:
+            return []
+        positions = self.index.positions(to_bytes(topic), to_bytes(key), begin_ms, end_ms)
+        return list(dict.fromkeys(islice(positions, MAX_CANDIDATES)))
+
+    def _has_key(self, position: int, topic: bytes, key: bytes, begin_ms: int, end_ms: int) -> bool:
+        segment = self.log.files.find(position)
+        if segment is None or position >= self.marks.readable.value:
+            return False
+        data = segment.buffer
+        spans = record.spans_of(data, position - segment.base, segment.size)
+        if isinstance(spans, str) or data[spans.topic : spans.topic_end] != topic:
+            return False
+        (stored_ms,) = layout.STORED_AT.unpack_from(data, spans.store_timestamp_at)
+        properties = bytes(data[spans.properties : spans.properties_end])
+        return begin_ms <= stored_ms <= end_ms and key in keys_of(properties)
+
+    def offset_at(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int:
+        """The first offset stored at or after a time (the maximum if there is none);
+        with `upper`, the last one stored at or before it (the minimum if there is none)."""
+        queue = self._queue(topic, queue_id)
+        if queue is None:
+            return 0
+        first = self._first_stored(queue, timestamp_ms + (1 if upper else 0))
+        return max(first - 1, queue.min_offset) if upper else first
+
+    def _first_stored(self, queue: ConsumeQueue, timestamp_ms: int) -> int:
+        """The first offset stored at or after a time. Times grow along a queue; a hole in it has none."""
+        low, high = queue.min_offset, queue.max_offset
+        answer = high
+        while low < high:
+            middle = offset = (low + high) // 2
+            while (stored_ms := self.store_time(queue, offset)) is None and offset + 1 < high:
+                offset += 1
+            if stored_ms is None:
+                high = middle
+            elif stored_ms < timestamp_ms:
+                low = offset + 1
+            else:
+                high, answer = middle, offset
+        return answer
+
+    def store_time(self, queue: ConsumeQueue, offset: int) -> int | None:
+        """When the message of an offset was stored; None for a hole."""
+        entry = queue.entry(offset)
+        segment = self.log.files.find(entry.position) if entry is not None and not entry.is_blank else None
+        if entry is None or segment is None:
+            return None
+        at = entry.position - segment.base
+        spans = record.spans_of(segment.buffer, at, segment.size)
+        if isinstance(spans, str):
+            return None
+        (stored_ms,) = layout.STORED_AT.unpack_from(segment.buffer, spans.store_timestamp_at)
+        return int(stored_ms)
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        queue = self._queue(topic, queue_id)
+        return queue.min_offset if queue is not None else 0
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        queue = self._queue(topic, queue_id)
+        return queue.max_offset if queue is not None else 0
+
+    def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        return self.queues.get(to_bytes(topic), queue_id)
+
+
+def merged(spans: Iterable[tuple[Segment, int, int]]) -> list[tuple[Segment, int, int]]:
+    """Spans that lie one behind the other, as one."""
+    result: list[tuple[Segment, int, int]] = []
+    for segment, start, end in spans:
+        if result and result[-1][0] is segment and result[-1][2] == start:
+            result[-1] = (segment, result[-1][1], end)
+        else:
+            result.append((segment, start, end))
+    return result
+
+
+def to_bytes(text: str) -> bytes:
+    """A name or key as the store has it. One that no record can hold is simply not found."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return b""
+
+
+def decode(view: memoryview) -> StoredMessage:
+    """A record that a read returned, as a value."""
+    return record.decode(view)

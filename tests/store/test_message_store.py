@@ -92,6 +92,21 @@ def test_a_message_is_found_at_its_position_at_once_because_looking_for_it_puts_
     assert store.read("orders", 0, 0).status is ReadStatus.FOUND
 
 
+@pytest.mark.parametrize("flags", [layout.FLAG_PREPARED, layout.FLAG_ROLLED_BACK])
+def test_half_of_a_transaction_is_in_no_queue_and_is_found_by_its_position(flags: int) -> None:
+    store = open_store()
+    store.append([order("a"), order("b")])
+    (half,) = store.append([order("half", flags=flags)])
+    forged = record.encode(order("FORGED", flags=flags), half.end + layout.SMALLEST_RECORD - 2 - 1, 0, 1, True)
+    (outer,) = store.append([Draft(b"orders", 0, forged)])
+    store.dispatch()
+    assert decode(store.message_at(half.position)).body == b"half"
+    inside = outer.position + bytes(store.message_at(outer.position)).index(forged)
+    assert layout.HEAD.unpack_from(forged)[6] == inside, "the forged record must say the right position"
+    with pytest.raises(OffsetNotFound, match="inside another"):
+        store.message_at(inside)
+
+
 @pytest.mark.parametrize("topic", ["orders", "nobody"])
 def test_a_record_inside_a_body_is_no_message(topic: str) -> None:
     """A sender may know where its body will be and put a whole record there."""
@@ -101,7 +116,7 @@ def test_a_record_inside_a_body_is_no_message(topic: str) -> None:
     (receipt,) = store.append([order(fake)])
     store.dispatch()
     assert bytes(store.log.record_at(body_at, store.log.end)) == fake, "the bytes alone do not tell"
-    with pytest.raises(OffsetNotFound, match=f"no message begins at position {body_at}: its queue does not know it"):
+    with pytest.raises(OffsetNotFound, match=f"no message begins at position {body_at}: what looks like one is inside"):
         store.message_at(body_at)
     assert decode(store.message_at(receipt.position)).body == fake
 

@@ -18,6 +18,7 @@ from pyromq.model.message import StoredMessage
 from pyromq.records import layout, record
 from pyromq.records.java_hash import java_hash
 from pyromq.records.message_id import decode_message_id
+from pyromq.store import recovery
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.consume_queue import ConsumeQueue
 from pyromq.store.key_index import KeyIndex, keys_of
@@ -136,16 +137,17 @@ class StoreReader:
             data = self.log.record_at(position, self.marks.readable.value)
         except CorruptLog as error:
             raise OffsetNotFound(f"no message begins at position {position}: {error.what}") from None
-        if not self._is_in_its_queue(data, position):
-            raise OffsetNotFound(f"no message begins at position {position}: its queue does not know it")
+        if not self._is_message(data, position):
+            raise OffsetNotFound(f"no message begins at position {position}: what looks like one is inside another")
         return data
 
-    def _is_in_its_queue(self, data: memoryview, position: int) -> bool:
+    def _is_message(self, data: memoryview, position: int) -> bool:
         """Bytes inside a body can look like a record; a real one is in its queue."""
         spans = record.spans_of(data, 0, len(data))
         assert not isinstance(spans, str)
         if not layout.has_queue_offset(spans.storage_flags):
-            return False
+            # A half of a transaction is in no queue. Following the log to it takes longer, and they are few.
+            return recovery.is_boundary(self.log.files, position)
         if position >= self.marks.dispatched.value and not self._try_dispatch():
             return False
         head = layout.HEAD.unpack_from(data)

@@ -621,3 +621,66 @@ def test_the_defaults_are_rocketmqs() -> None:
     settings = StoreConfig(root=ROOT)
     assert (settings.segment_bytes, settings.queue_file_entries) == (1 << 30, 300_000)
     assert 40 + 4 * settings.index_slots + 20 * settings.index_entries == 420_000_040
+
+
+# --- offsets that were given out -------------------------------------------------------------------------------------
+
+
+def store_whose_old_topic_is_gone(disk: SimDisk) -> MessageStore:
+    """Retention removed every message of topic `old`; only its queue knows that 100 offsets were given out."""
+    clock = ManualClock()
+    store = open_store(disk, clock, queue_file_entries=300)
+    store.append(orders(100, topic="old"))
+    store.append(orders(600))
+    store.dispatch()
+    store.flush()
+    clock.advance(100 * 3600)
+    store.append(orders(200))
+    store.dispatch()
+    store.flush()
+    store.clean()
+    assert store.log.start > 0
+    assert store.min_offset("old", 0) == store.max_offset("old", 0) == 100
+    store.save_recover_point()
+    return store
+
+
+def test_a_rebuild_does_not_give_out_offsets_again() -> None:
+    disk = SimDisk()
+    store_whose_old_topic_is_gone(disk).close()
+    store = MessageStore(config(queue_file_entries=300), disk=disk, clock=ManualClock(), runner=InlineRunner())
+    store.open(rebuild=True)
+    assert store.append([order("new", topic="old")])[0].queue_offset == 100
+    store.close()
+    again = open_store(disk, queue_file_entries=300)
+    assert [decode(view).body for view in again.read("old", 0, 100).records] == [b"new"]
+
+
+@pytest.mark.parametrize("entry", [0, 10, 49, 50, 62, 75, 98])
+@pytest.mark.parametrize("clean", [True, False])
+def test_damage_in_a_queue_does_not_give_out_offsets_again(entry: int, clean: bool) -> None:
+    disk = SimDisk()
+    store = store_whose_old_topic_is_gone(disk)
+    if clean:
+        store.close()
+    disk = disk.kill()
+    path = next(path for path in disk.files() if path.parts[-3:-1] == ("old", "0"))
+    damaged = bytearray(disk.files()[path])
+    damaged[entry * 20 + 8] ^= 0x80  # the sign of the size
+    disk.plant(path, bytes(damaged))
+    again = open_store(disk, queue_file_entries=300)
+    assert again.append([order("new", topic="old")])[0].queue_offset == 100
+
+
+def test_an_entry_that_ends_in_a_hole_is_an_entry(tmp_path: Path) -> None:
+    """A copy with holes: the last bytes of an entry are zeroes, and no block holds them."""
+    settings = StoreConfig(root=tmp_path, segment_bytes=1 << 20, index_enabled=False)
+    with MessageStore(settings) as store:
+        store.append([Draft(b"orders", 0, b"no tag") for _ in range(205)])  # 4100 bytes of entries
+    (path,) = (tmp_path / "consumequeue" / "orders" / "0").iterdir()
+    content = path.read_bytes()
+    with path.open("wb") as file:
+        file.write(content[:4096])
+        file.truncate(len(content))
+    with MessageStore(settings) as store:
+        assert store.max_offset("orders", 0) == 205

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from pyromq.errors import IllegalMessage
@@ -59,10 +61,21 @@ def test_a_topic_that_is_removed_leaves_no_files_and_begins_again() -> None:
     store = open_store()
     store.append([order("a"), order("b", topic="other")])
     store.dispatch()
-    store.queues.remove_topic(b"orders")
+    asyncio.run(store.remove_topic("orders"))
     assert store.disk.names(QUEUES) == ["other"]
     assert store.queues.topics() == ["other"]
     assert store.append([order("c")])[0].queue_offset == 0
     store.dispatch()
     assert read_all(store) == [b"c"]
     assert read_all(store, "other") == [b"b"]
+
+
+def test_a_topic_that_was_removed_does_not_come_back_after_a_crash() -> None:
+    disk = SimDisk()
+    store = open_store(disk)
+    store.append([order("a"), order("b", topic="other")])
+    store.dispatch()
+    store.flush()
+    store.save_recover_point()
+    asyncio.run(store.remove_topic("orders"))
+    assert open_store(disk.kill()).queues.topics() == ["other"]

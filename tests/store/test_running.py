@@ -250,8 +250,8 @@ def test_a_flush_while_another_is_under_way_disturbs_nobody() -> None:
             store.append(orders(1))
             await asyncio.to_thread(held.began.wait, SECONDS)
             store.append(orders(1))
-            store.flush()
-            held.go_on.set()
+            threading.Timer(0.02, held.go_on.set).start()
+            store.flush()  # waits for the sync that is under way
             (receipt,) = store.append(orders(1))
             await store.wait_synced(receipt)
 
@@ -331,3 +331,80 @@ def test_every_refusal_of_a_fenced_store_is_an_error_of_its_own() -> None:
         refusals.append(refusal.value)
     assert len(set(map(id, refusals))) == 3
     store.close()
+
+
+def test_a_sync_that_succeeds_after_another_failed_counts_for_nothing() -> None:
+    disk = SimDisk()
+    held = HeldSync(disk)
+
+    async def tell() -> None:
+        with pytest.raises(StoreFenced):  # noqa: PT012
+            async with syncing_store(disk).running() as store:
+                (receipt,) = store.append(orders(1))
+                await asyncio.to_thread(held.began.wait, SECONDS)
+                store.fence(OSError(errno.EIO, "Input/output error"))
+                held.go_on.set()
+                for _ in range(50):
+                    await asyncio.sleep(0.001)
+                assert store.marks.synced.value < receipt.end
+                with pytest.raises(StoreFenced):
+                    await store.wait_synced(receipt)
+
+    story(tell)
+
+
+def test_a_fenced_store_moves_its_recover_point_no_more() -> None:
+    disk = SimDisk()
+    store = open_store(disk)
+    store.append(orders(1))
+    store.dispatch()
+    store.flush()
+    disk.fail_next_sync(lambda path: "consumequeue" in path.parts)
+    before = store.points.current
+    for _ in range(2):
+        with pytest.raises(StoreFenced):
+            store.save_recover_point()
+    assert store.points.current == before
+    store.close()
+
+
+def test_stopping_while_a_recover_point_fails_still_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = SimDisk()
+    began, go_on = threading.Event(), threading.Event()
+
+    async def tell() -> None:
+        settings = config(flush=FlushConfig(interval_ms=1, recover_point_interval_ms=1))
+        store = MessageStore(settings, disk=disk, runner=InlineRunner())
+        async with store.running():
+
+            def no_room(point: object) -> None:
+                began.set()
+                go_on.wait(SECONDS)
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+            monkeypatch.setattr(store._point_file, "save", no_room)
+            store.append(orders(1))
+            await asyncio.to_thread(began.wait, SECONDS)
+            asyncio.get_running_loop().call_later(0.01, go_on.set)
+
+    story(tell)
+
+
+def test_old_damage_behind_a_slice_of_the_index_does_not_fence_the_store() -> None:
+    disk, keys = killed(300)
+    second = [path for path in sorted(disk.files()) if path.parent.name == "commitlog"][1]
+    damaged = bytearray(disk.files()[second])
+    at = int.from_bytes(damaged[:4], "big")  # behind the first record of the second segment
+    damaged[at + 4 : at + 8] = b"junk"
+    disk.plant(second, bytes(damaged))
+    for path in disk.files():
+        if path.parent.name == "index":
+            disk.remove(path)
+
+    async def tell() -> None:
+        async with store_on(disk).running() as store:
+            await store.marks.indexed.wait(int(store.log.end))
+            assert len(store.query("orders", keys[0])) == 1
+            assert len(store.query("orders", keys[-1])) == 1
+
+    story(tell)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
 
+from pyromq.errors import DiskFull
 from pyromq.store import platform
 from pyromq.store.disk import OsDisk
 from pyromq.store.segmented_file import Segment, SegmentedFile
 from pyromq.store.transient_pool import TransientPool
+from store.support import open_store, order, read_all
 
 MIB = 1 << 20
 
@@ -53,3 +56,30 @@ def test_memory_behind_the_committed_position_is_given_back(tmp_path: Path) -> N
     assert buffer[0] == 0
     assert segment.buffer[0] == ord("x")
     assert bytes(segment.buffer[: 12 * MIB]) == b"x" * 12 * MIB
+
+
+def test_no_memory_for_the_next_segment_refuses_and_overwrites_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(transient_pool=True)
+    real = TransientPool.attach
+    denied = [True]
+
+    def attach(pool: TransientPool, segment: Segment, offset: int) -> memoryview:
+        if segment.base and denied:
+            denied.pop()
+            raise OSError(errno.ENOMEM, "Cannot allocate memory")
+        return real(pool, segment, offset)
+
+    monkeypatch.setattr(TransientPool, "attach", attach)
+    bodies = [b"%d" % number for number in range(400)]
+    done: list[bytes] = []
+    for body in bodies:
+        try:
+            store.append([order(body)])
+        except DiskFull:
+            store.append([order(body)])
+        done.append(body)
+    store.flush()
+    store.dispatch()
+    assert not denied
+    assert read_all(store) == done
+    store.close()

@@ -53,7 +53,7 @@ def check_draft(draft: Draft, max_body_bytes: int) -> None:
 def _check_types(draft: Draft) -> None:
     """A draft is what its fields are said to be: the compiled form takes them at their word."""
     for name in ("topic", "properties", "born_host", "store_host"):
-        if not isinstance(getattr(draft, name), bytes):
+        if type(getattr(draft, name)) is not bytes:
             raise IllegalMessage(f"{name} must be bytes, not {type(getattr(draft, name)).__name__}")
     body = draft.body
     if not isinstance(body, bytes | bytearray) and not (

@@ -14,7 +14,8 @@ Result = TypeVar("Result")
 
 
 async def uninterrupted(work: asyncio.Future[Result]) -> Result:
-    """The outcome of the work, error or not. A cancellation is raised after it, and only if it was no error."""
+    """The outcome of the work, error or not. A cancellation is raised after it, and only if it was no error: whoever
+    catches the error and goes on calls `end_if_cancelled`."""
     cancelled: asyncio.CancelledError | None = None
     while not work.done():
         try:
@@ -25,3 +26,10 @@ async def uninterrupted(work: asyncio.Future[Result]) -> Result:
     if cancelled is not None:
         raise cancelled
     return result
+
+
+def end_if_cancelled() -> None:
+    """For a loop that goes on after an error of such work: the error may have come with a cancellation."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError

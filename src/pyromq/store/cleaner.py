@@ -57,7 +57,7 @@ class Cleaner:
         if decision.remove:
             plan = self._points.plan_log_start(self._log.files.segments[decision.remove - 1].end)
             self._points.carry_out(plan)
-            self._remove(decision)
+            self._remove(plan.point.log_start, decision)
 
     async def clean_beside(self, executor: Executor) -> None:
         """The same, with the syncs on another thread. The caller holds the lock of the recover points."""
@@ -65,7 +65,7 @@ class Cleaner:
         if decision.remove:
             plan = self._points.plan_log_start(self._log.files.segments[decision.remove - 1].end)
             await self._points.carry_out_beside(plan, executor)
-            self._remove(decision)
+            self._remove(plan.point.log_start, decision)
 
     def _decide(self) -> Decision:
         ages = [SegmentAge(self._log.files.file_bytes, self._disk.modified_ms(path)) for path in self._removable()]
@@ -80,11 +80,10 @@ class Cleaner:
         done = min(self._marks.synced.value, self._marks.dispatched.value, self._marks.indexed.value)
         return [segment.path for segment in self._log.files.segments[:-1] if segment.end <= done]
 
-    def _remove(self, decision: Decision) -> None:
-        """The recover point knows already that these files are not wanted."""
+    def _remove(self, start: int, decision: Decision) -> None:
+        """The recover point knows already that the files below `start` are not wanted."""
         files = self._log.files
-        start = files.segments[decision.remove - 1].end
-        for _ in range(decision.remove):
+        while files.start < start:
             path = files.forget_first().path
             self._runner.submit(lambda path=path: self._disk.remove(path))  # type: ignore[misc]
             log.info("removed segment %s", path)

@@ -15,12 +15,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pyromq.config import StoreConfig
-from pyromq.errors import CorruptLog, IllegalMessage
+from pyromq.errors import CorruptLog, DiskFull, IllegalMessage
 from pyromq.model.ids import LogPosition
 from pyromq.model.message import AppendedAt, Draft
 from pyromq.records import layout, record
 from pyromq.store.allocator import Allocator
 from pyromq.store.compiled import KERNEL
+from pyromq.store.platform import what_to_do
 from pyromq.store.queue_cursor import QueueCursor, append_drafts, append_drafts_readable, queue_key
 from pyromq.store.segmented_file import Segment, SegmentedFile
 from pyromq.store.transient_pool import TransientPool
@@ -72,7 +73,7 @@ class CommitLog:
         self.last_timestamp_ms = last_timestamp_ms
         segment = self.files.find(position)
         if segment is not None:
-            self._write_to(segment, position - segment.base)
+            self._current, self._buffer = segment, self._buffer_of(segment, position - segment.base)
 
     def check(self, drafts: list[Draft]) -> None:
         """Raise IllegalMessage for the first draft that cannot be stored; nothing is appended then."""
@@ -135,23 +136,29 @@ class CommitLog:
             cursors[queue_key(draft.topic, draft.queue_id)].next_append = receipt.queue_offset + 1
 
     def _roll(self) -> None:
-        """Go on in the next segment. The current one is closed only when the next is there."""
+        """Go on in the next segment. The current one is closed only when everything for the next is there."""
         current = self._current
         base = current.end if current is not None else self.end
         following = self.files.find(base) or self._allocator.take(base)
+        buffer = self._buffer_of(following, 0)
         if current is not None:
             offset = self.end - current.base
             layout.BLANK.pack_into(self._buffer, offset, current.size - offset, layout.MAGIC_BLANK)
         if following.base >= self.files.end:
             self.files.add(following)
         self.end = LogPosition(base)
-        self._write_to(following, 0)
+        self._current, self._buffer = following, buffer
 
-    def _write_to(self, segment: Segment, offset: int) -> None:
-        self._current = segment
+    def _buffer_of(self, segment: Segment, offset: int) -> memoryview:
+        """Where the records of a segment are written. Raises DiskFull when there is no memory for it."""
         if self._syncs_often:
             segment.file.keep_pages_small()
-        self._buffer = segment.buffer if self._pool is None else self._pool.attach(segment, offset)
+        if self._pool is None:
+            return segment.buffer
+        try:
+            return self._pool.attach(segment, offset)
+        except OSError as error:
+            raise DiskFull(f"there is no memory to gather records in: {what_to_do(error)}") from error
 
     def record_at(self, position: int, readable: int) -> memoryview:
         """The bytes of the record that begins at a position, checked to be one. Raises CorruptLog if they are not."""

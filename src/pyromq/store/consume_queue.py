@@ -158,7 +158,8 @@ class ConsumeQueue:
         segments = self.files.segments
         for segment in reversed(segments):
             # Only where something was written: looking at a hole would bring in its pages, or take them from a tmpfs.
-            low, high = segment.base // ENTRY.size, (segment.base + segment.data_end(0)) // ENTRY.size
+            low = segment.base // ENTRY.size
+            high = -(-(segment.base + segment.data_end(0)) // ENTRY.size)  # an entry may end in a hole: zeroes
             if low >= high or not self._is_good(low, is_good):
                 continue
             while high - low > 1:
@@ -182,6 +183,27 @@ class ConsumeQueue:
             for entry in ENTRY.iter_unpack(segment.buffer[start : end + -end % ENTRY.size]):
                 if any(entry):
                     yield QueueEntry(*entry)
+
+    def end_of_gone(self, log_start: int) -> int:
+        """The offset behind the last entry of a message that is no longer in the log: only the queue knows of it."""
+        for segment in reversed(self.files.segments):
+            size = segment.data_end(0)
+            entries = list(ENTRY.iter_unpack(segment.buffer[: min(size + -size % ENTRY.size, segment.size)]))
+            for number in range(len(entries) - 1, -1, -1):
+                entry = QueueEntry(*entries[number])
+                if entry.size > 0 and 0 <= entry.position < log_start and (entry.is_blank or entry.end <= log_start):
+                    return segment.base // ENTRY.size + number + 1
+        return 0
+
+    def skip_to(self, offset: int) -> None:
+        """Offsets below were given out before, and are not given out again. Raises OSError."""
+        if not self.files.segments:
+            self.start_at(offset)
+            self.make_room()
+        while self.max_offset < offset:
+            if self.cursor.next_dispatch >= self.cursor.limit:
+                self.make_room()
+            self.cursor.put(0, BLANK_SIZE, 0)
 
     def resume_at(self, offset: int) -> None:
         """Nothing is written from an offset on, and what is below it was synced: go on there."""

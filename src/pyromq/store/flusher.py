@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from concurrent.futures import Executor
+from threading import Lock
 
 from pyromq.clock import Clock
 from pyromq.config import FlushConfig
@@ -43,6 +44,8 @@ class Flusher:
         #: Brings gathered records into the page cache first, where a transient pool is in use.
         self._commit = commit
         self._wake = asyncio.Event()
+        self._syncing = Lock()
+        self._failure: OSError | None = None
         self._seconds = telemetry.histogram("store.flush_seconds")
         #: Store time of the last record that is known to be durable.
         self.last_timestamp_ms = 0
@@ -100,12 +103,21 @@ class Flusher:
 
     def _sync(self, segments: list[Segment]) -> None:
         started = self._clock.monotonic()
-        # Oldest first: a crash in between leaves no durable record behind one that is not.
-        for segment in segments:
-            segment.file.sync()
+        with self._syncing:  # the owner's `sync_now` and the thread's sync may meet
+            if self._failure is not None:
+                # The system tells of a failure once: a second attempt would report a success that is none.
+                raise self._failure
+            try:
+                # Oldest first: a crash in between leaves no durable record behind one that is not.
+                for segment in segments:
+                    segment.file.sync()
+            except OSError as error:
+                self._failure = error
+                raise
         self._seconds.record(self._clock.monotonic() - started)
 
     def _reached(self, target: int, timestamp_ms: int) -> None:
-        if target > self._marks.synced.value:  # `sync_now` may have come further meanwhile
+        # `sync_now` may have come further meanwhile; and once the store is fenced no success counts any more.
+        if target > self._marks.synced.value and not self._marks.synced.has_failed:
             self.last_timestamp_ms = timestamp_ms
             self._marks.synced.advance(target)

@@ -28,7 +28,7 @@ from pyromq.errors import CorruptLog, DiskFull, StoreClosed, StoreFenced, StoreL
 from pyromq.model.message import AppendedAt, Draft
 from pyromq.store import platform
 from pyromq.store.allocator import Allocator, Result, Runner
-from pyromq.store.beside import uninterrupted
+from pyromq.store.beside import end_if_cancelled, uninterrupted
 from pyromq.store.checkpoint import AbortMark, CheckpointFile, RecoverPoint, RecoverPointFile
 from pyromq.store.cleaner import Cleaner
 from pyromq.store.commit_log import CommitLog
@@ -39,7 +39,7 @@ from pyromq.store.key_index import KeyIndex
 from pyromq.store.paths import StorePaths
 from pyromq.store.platform import what_to_do
 from pyromq.store.queue_table import QueueTable
-from pyromq.store.reader import StoreReader, decode
+from pyromq.store.reader import StoreReader, decode, to_bytes
 from pyromq.store.recover_points import RecoverPoints
 from pyromq.store.recovery import RecoveryReport
 from pyromq.store.segmented_file import SegmentedFile
@@ -467,10 +467,10 @@ class MessageStore(StoreReader):
             segment = self.log.files.find(mark.value)
             assert segment is not None
             at = mark.value - segment.base
-            end = min(at + INDEX_SLICE_BYTES, segment.size)
-            await asyncio.get_running_loop().run_in_executor(executor, segment.file.warm, at, end)
+            size = min(INDEX_SLICE_BYTES, segment.size - at)
+            await asyncio.get_running_loop().run_in_executor(executor, segment.file.warm, at, at + size)
             try:
-                self.dispatcher.index(INDEX_SLICE_BYTES)
+                self.dispatcher.index(size)
             except CorruptLog as damage:
                 goal = min(segment.end, self._found_below)
                 log.error("keys of the messages from %d to %d are not indexed: %s", mark.value, goal, damage)
@@ -492,18 +492,34 @@ class MessageStore(StoreReader):
                 async with self.points.lock:
                     await self.cleaner.clean_beside(executor)
             except OSError as error:
+                end_if_cancelled()
                 log.warning("old segments could not be removed: %s", error)
             if self._blocked is not None:
                 self._try_dispatch()
 
-    def save_recover_point(self) -> None:
-        """Sync the queues and note how far everything is. Raises OSError, StoreFenced."""
+    async def remove_topic(self, topic: str) -> None:
+        """Forget a topic's queues and remove their files. Its messages stay in the log until their time is over."""
         self._check_open()
+        name = to_bytes(topic)
+        async with self.points.lock:
+            queues = self.queues.take_topic(name)
+            # First: a recover point that still counts these queues would bring them back after a crash.
+            await self.points.carry_out_beside(self.points.plan(), None)
+            for queue in queues:
+                queue.discard()
+            self.disk.remove_tree(self.paths.queues / name.decode("utf-8", "surrogateescape"))
+
+    def save_recover_point(self) -> None:
+        """Sync the queues and note how far everything is, where nothing does so beside. Raises OSError, StoreFenced."""
+        self._check_open()
+        assert not self.points.lock.locked(), "a recover point is being written beside"
         self.points.save()
 
     def clean(self) -> None:
-        """Remove what is too old, and decide whether messages are refused. A full disk is no error here."""
+        """Remove what is too old, and decide whether messages are refused, where nothing does so beside. A full disk is
+        no error here."""
         self._check_open()
+        assert not self.points.lock.locked(), "segments are being removed beside"
         try:
             self.cleaner.clean()
         except OSError as error:

@@ -62,7 +62,7 @@ class QueueTable:
         return queue
 
     def forget(self, queue: ConsumeQueue) -> None:
-        """A queue that could not be made."""
+        """Leave a queue out from now on."""
         key = queue_key(queue.topic, queue.id.number)
         self._queues.pop(key, None)
         self.cursors.pop(key, None)
@@ -73,13 +73,12 @@ class QueueTable:
     def topics(self) -> list[str]:
         return sorted({queue.id.topic for queue in self})
 
-    def remove_topic(self, topic: bytes) -> None:
-        """Forget a topic's queues and their files. Its messages stay in the log until their time is over."""
-        for queue in self.of_topic(topic):
-            key = queue_key(topic, queue.id.number)
-            del self._queues[key], self.cursors[key]
-            queue.discard()
-        self._disk.remove_tree(self._directory / topic.decode("utf-8", "surrogateescape"))
+    def take_topic(self, topic: bytes) -> list[ConsumeQueue]:
+        """Forget a topic's queues. Their files stay for the caller to remove."""
+        queues = self.of_topic(topic)
+        for queue in queues:
+            self.forget(queue)
+        return queues
 
     def discard(self, queue: ConsumeQueue) -> None:
         """Throw a queue's entries away, to be built again from the log."""

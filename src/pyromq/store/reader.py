@@ -245,6 +245,7 @@ class StoreReader:
         return queue.max_offset if queue is not None else 0
 
     def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        self._check_open()
         return self.queues.get(to_bytes(topic), queue_id)
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pyromq.config import FlushConfig
 from pyromq.errors import StoreFenced
 from pyromq.records import layout
-from pyromq.store.beside import uninterrupted
+from pyromq.store.beside import end_if_cancelled, uninterrupted
 from pyromq.store.checkpoint import Checkpoint, CheckpointFile, RecoverPoint, RecoverPointFile
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.consume_queue import ConsumeQueue
@@ -88,14 +88,16 @@ class RecoverPoints:
 
     def carry_out(self, plan: Plan) -> None:
         """On this thread."""
+        self._marks.synced.check()  # a fenced store promises nothing more
         try:
             self.write(plan)
         except SyncFailed as failure:
             raise self._fence(failure.error) from failure
         self.current = plan.point
 
-    async def carry_out_beside(self, plan: Plan, executor: Executor) -> None:
+    async def carry_out_beside(self, plan: Plan, executor: Executor | None) -> None:
         """On another thread. Raises OSError, StoreFenced. The caller holds the lock."""
+        self._marks.synced.check()
         try:
             await uninterrupted(asyncio.get_running_loop().run_in_executor(executor, self.write, plan))
         except SyncFailed as failure:
@@ -180,5 +182,6 @@ class RecoverPoints:
                     await self.carry_out_beside(plan, executor)
                     continue
                 except OSError as error:
+                    end_if_cancelled()
                     log.warning("the recover point could not be written, the last one still holds: %s", error)
             await asyncio.sleep(RETRY_SECONDS)

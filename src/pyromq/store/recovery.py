@@ -192,11 +192,12 @@ def _keep(disk: Disk, directory: Path, segment: Segment, start: int, end: int) -
     return path
 
 
-def cut_queue(files: SegmentedFile, queue: ConsumeQueue, start: int, *, trust: bool) -> bool:
+def cut_queue(files: SegmentedFile, queue: ConsumeQueue, start: int, *, trust: bool) -> int | None:
     """Keep the entries of records below `start`; the dispatcher writes the others again.
 
     Without `trust` an entry counts only if the log agrees: a crash may leave any subset of what was not synced.
-    False: among what was cut are entries of records below `start`, which were synced: the queue is damaged.
+    None: all is well. A number: among what was cut are entries of records below `start`, which were synced, so the
+    queue is damaged; offsets below the number belong to messages that are no longer in the log.
     """
 
     def is_good(offset: int, entry: QueueEntry) -> bool:
@@ -211,11 +212,12 @@ def cut_queue(files: SegmentedFile, queue: ConsumeQueue, start: int, *, trust: b
         if trust or 0 <= entry.position < start:
             intact = False
             break
+    given_out = None if intact else queue.end_of_gone(files.start)
     if ends_there:
         queue.resume_at(end)
     else:
         queue.cut(end)
-    return intact
+    return given_out
 
 
 def entry_matches(files: SegmentedFile, queue: ConsumeQueue, offset: int, entry: QueueEntry) -> bool:

@@ -15,6 +15,7 @@ from pyromq.errors import CorruptLog
 from pyromq.store import recovery
 from pyromq.store.checkpoint import CheckpointFile, RecoverPoint
 from pyromq.store.commit_log import CommitLog
+from pyromq.store.consume_queue import ConsumeQueue
 from pyromq.store.dispatcher import Dispatcher
 from pyromq.store.key_index import KeyIndex
 from pyromq.store.paths import StorePaths
@@ -132,11 +133,15 @@ class Start:
         # Nothing was written since the recover point: what the queues have was synced with it.
         trust = report.clean and report.scanned_from == report.log_end
         intact = not rebuild
+        given_out: dict[ConsumeQueue, int] = {}
         for queue in self.queues:
             if rebuild:
+                given_out[queue] = queue.end_of_gone(self.log.start)
                 self.queues.discard(queue)
-            if not recovery.cut_queue(self.log.files, queue, start, trust=trust):
+            gone = recovery.cut_queue(self.log.files, queue, start, trust=trust)
+            if gone is not None:
                 log.error("queue %s is not as it was synced: its entries are written again from the log", queue.id)
+                given_out[queue] = max(gone, given_out.get(queue, 0))
                 intact = False
         if intact and point is not None and start == point.queues_to:
             intact = point.queue_digest in (-1, self.queues.digest())
@@ -145,6 +150,8 @@ class Start:
         if not intact or not self._dispatch_from(start):
             self._check_whole_log(report.log_end)
             self._dispatch_from(self.log.start)
+        for queue, offset in given_out.items():
+            queue.skip_to(offset)
         self.dispatcher.last_timestamp_ms = self.log.last_timestamp_ms
         for queue in self.queues:
             queue.cursor.next_append = queue.max_offset

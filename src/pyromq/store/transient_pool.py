@@ -68,6 +68,7 @@ class TransientPool:
             memory = self._active[0]
             segment = memory.segment
             start, stop = self.committed - segment.base, min(end, segment.end) - segment.base
+            assert stop > start, "the memory that holds the next record is missing"
             with memoryview(memory.mapping) as view:
                 segment.file.write_at(start, view[start:stop])
             self.committed = segment.base + stop

@@ -52,6 +52,15 @@ class Watermark:
             if not future.done():
                 future.set_exception(error())
 
+    @property
+    def has_failed(self) -> bool:
+        return self._error is not None
+
+    def check(self) -> None:
+        """Raise what `fail` was given."""
+        if self._error is not None:
+            raise self._error()
+
     def reset(self, position: int) -> None:
         """Recovery decides where a mark begins."""
         assert not self._waiters

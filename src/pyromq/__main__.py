@@ -1,6 +1,6 @@
 """`python -m pyromq` is the `pyromq` command."""
 
-from pyromq.cli import main
+from pyromq.cli.app import main
 
 if __name__ == "__main__":
     main()

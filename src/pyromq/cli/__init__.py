@@ -1,5 +1,1 @@
-"""The `pyromq` command."""
-
-from pyromq.cli.app import main
-
-__all__ = ["main"]
+"""The `pyromq` command: `app` is its root."""

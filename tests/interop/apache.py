@@ -8,8 +8,8 @@ What it leaves behind: compiled classes and a class path under build/interop/ of
 whatever the broker wrote into the store directory it was given. Logs and settings go to a temporary
 directory that is removed, never to $HOME. Only processes started here are ended, by their own pid.
 
-Everything that answers to the network is bound to 127.0.0.1, except the broker's replication port:
-the broker has no setting for its address.
+Everything that answers to the network is bound to 127.0.0.1, and runs in a network of its own where the
+system allows one (see `loopback`): the broker has no setting for the address of its replication port.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
+
+from interop.loopback import enter_private_network
 
 HERE = Path(__file__).resolve().parent
 POM = HERE / "pom.xml"
@@ -275,6 +277,7 @@ class ApacheCluster:
                 stderr=subprocess.STDOUT,
                 env=_environment(home),
                 cwd=home,
+                preexec_fn=enter_private_network(),
             )
 
 
@@ -421,6 +424,7 @@ class Referee:
             env=_environment(home),
             cwd=home,
             encoding="utf-8",
+            preexec_fn=enter_private_network(),
         )
 
     def __enter__(self) -> Referee:

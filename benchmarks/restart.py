@@ -1,7 +1,7 @@
 """Start after kill -9: how long until the store serves, and how that grows with the log.
 
 A child process writes a log of some GiB under load and is killed; then the store is opened and one message appended.
-Goal: 5 s with 10 GiB. Limit: reading, cold or warm, the bytes that recovery must look at.
+Goal: 5 s with 10 GiB. Limit: plain `read` of the bytes that recovery must look at (`PYROMQ_BENCH_COLD=1`: from disk).
 """
 
 from __future__ import annotations
@@ -53,6 +53,18 @@ def write_and_kill(root: Path, size: int) -> None:
     child.wait()
 
 
+def seconds_to_read(store: MessageStore, start: int, end: int) -> float:
+    """The physical limit: how long plain `read` takes for the bytes that recovery looked at."""
+    started = time.perf_counter()
+    for segment in store.log.files.segments:
+        low, high = max(start, segment.base), min(end, segment.end)
+        with segment.path.open("rb", buffering=0) as file:
+            file.seek(max(low - segment.base, 0))
+            while low < high:
+                low += len(file.read(min(1 << 20, high - low)))
+    return time.perf_counter() - started
+
+
 def main() -> None:
     rows: list[tuple[str, ...]] = []
     sizes = [gib * SCALE for gib in (0.25, 1, 2, 5, 10)]
@@ -72,16 +84,17 @@ def main() -> None:
             started = time.perf_counter()
             store.dispatch()
             index_seconds = time.perf_counter() - started
+            reading = seconds_to_read(store, report.scanned_from, report.log_end)
             scanned = f"{(report.log_end - report.scanned_from) >> 20} MiB"
             rows.append(
-                (f"{report.log_end / GIB:.2f} GiB", f"{seconds:.2f} s", scanned, f"{report.records_scanned:,}",
+                (f"{report.log_end / GIB:.2f} GiB", f"{seconds:.2f} s", scanned, f"{reading:.2f} s",
                  f"{behind / GIB:.2f} GiB", f"{index_seconds:.2f} s")
             )  # fmt: skip
             store.close()
     show(
         "Start after kill -9 under load",
         rows,
-        ("log", "until serving", "scanned", "records", "index behind", "index complete after"),
+        ("log", "until serving", "scanned", "`read` of that", "index behind", "index complete after"),
     )
 
 

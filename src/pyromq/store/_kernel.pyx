@@ -7,6 +7,7 @@ Python and calls again.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.dict cimport PyDict_GetItem
+from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.object cimport PyObject
 from libc.string cimport memchr, memcmp, memcpy
 
@@ -77,30 +78,39 @@ cdef QueueCursor find_cursor(dict cursors, const unsigned char* topic, Py_ssize_
 
 def first_unusual(list drafts, Py_ssize_t start, int max_body) -> int:
     """Index of the first draft that `record.check_draft` should look at; their number when there is none."""
-    cdef Py_ssize_t i, size
-    cdef bytes topic
-    cdef const unsigned char* raw
+    cdef Py_ssize_t i
     for i in range(start, len(drafts)):
         draft = drafts[i]
-        if not (type(draft.topic) is bytes and type(draft.body) is bytes and type(draft.properties) is bytes
-                and type(draft.born_host) is bytes and type(draft.store_host) is bytes
-                and type(draft.queue_id) is int and type(draft.user_flag) is int
-                and type(draft.storage_flags) is int and type(draft.reconsume_times) is int
-                and type(draft.born_timestamp_ms) is int and type(draft.prepared_position) is int):
-            return i
-        topic = draft.topic
-        size = len(topic)
-        raw = topic
-        if (not 1 < size <= 255 or memchr(raw, 0, size) != NULL or memchr(raw, 47, size) != NULL
-                or raw[0] == 46 or len(draft.body) > max_body or len(draft.properties) > 32746
-                or len(draft.born_host) != 8 or len(draft.store_host) != 8):
-            return i
-        if not (0 <= draft.queue_id < 0x80000000 and -0x80000000 <= draft.user_flag < 0x80000000
-                and 0 <= draft.storage_flags < 0x80000000 and 0 <= draft.reconsume_times < 0x80000000
-                and 0 <= draft.born_timestamp_ms < 0x4000000000000000
-                and 0 <= draft.prepared_position < 0x4000000000000000):
+        if not (has_plain_bytes(draft.topic, draft.body, draft.properties, draft.born_host, draft.store_host, max_body)
+                and fits(draft.queue_id, 31, False) and fits(draft.user_flag, 31, True)
+                and fits(draft.storage_flags, 31, False) and fits(draft.reconsume_times, 31, False)
+                and fits(draft.born_timestamp_ms, 62, False) and fits(draft.prepared_position, 62, False)):
             return i
     return len(drafts)
+
+
+cdef bint has_plain_bytes(topic, body, properties, born_host, store_host, int max_body):
+    """Exactly bytes, of ordinary lengths, and a topic that can be the name of a directory."""
+    cdef Py_ssize_t size
+    cdef const unsigned char* raw
+    if not (type(topic) is bytes and type(body) is bytes and type(properties) is bytes
+            and type(born_host) is bytes and type(store_host) is bytes):
+        return False
+    size = len(<bytes>topic)
+    raw = <bytes>topic
+    return (1 < size <= 255 and raw[0] != 46 and memchr(raw, 0, size) == NULL and memchr(raw, 47, size) == NULL
+            and len(<bytes>body) <= max_body and len(<bytes>properties) <= 32746
+            and len(<bytes>born_host) == 8 and len(<bytes>store_host) == 8)
+
+
+cdef bint fits(value, int bits, bint signed):
+    """Exactly an int, of so many bits."""
+    cdef int overflow = 0
+    cdef long long number
+    if type(value) is not int:
+        return False
+    number = PyLong_AsLongLongAndOverflow(value, &overflow)
+    return overflow == 0 and number < (<long long>1 << bits) and number >= (-(<long long>1 << bits) if signed else 0)
 
 
 def append_drafts(unsigned char[::1] buffer, Py_ssize_t offset, long long base, list drafts, Py_ssize_t start,

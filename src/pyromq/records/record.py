@@ -235,6 +235,15 @@ def verify(buffer: memoryview, start: int, limit: int, position: int) -> Spans |
     return spans
 
 
+def stored_at_ms(buffer: memoryview, start: int, limit: int) -> int | None:
+    """When the record at `start` was stored; None when none is there."""
+    spans = spans_of(buffer, start, limit)
+    if isinstance(spans, str):
+        return None
+    (timestamp_ms,) = STORED_AT.unpack_from(buffer, spans.store_timestamp_at)
+    return int(timestamp_ms)
+
+
 def decode(buffer: memoryview, start: int = 0) -> StoredMessage:
     """The record at `start` as a value. Raises IllegalMessage when the bytes are no record."""
     spans = spans_of(buffer, start, len(buffer))

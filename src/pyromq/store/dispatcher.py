@@ -15,7 +15,7 @@ from pyromq.records import layout, record
 from pyromq.records.java_hash import tag_code
 from pyromq.records.properties import split_properties
 from pyromq.store.commit_log import CommitLog
-from pyromq.store.consume_queue import BLANK_SIZE, ConsumeQueue, QueueEntry
+from pyromq.store.consume_queue import ConsumeQueue, QueueEntry
 from pyromq.store.key_index import KeyIndex
 from pyromq.store.queue_cursor import dispatch
 from pyromq.store.queue_table import QueueTable, is_safe_topic
@@ -145,10 +145,7 @@ class Dispatcher:
                 "queue %s has no messages from offset %d to %d: the log goes on at %d (position %d)",
                 queue.id, queue.max_offset, offset - 1, offset, position,
             )  # fmt: skip
-            while queue.max_offset < offset:
-                if queue.cursor.next_dispatch >= queue.cursor.limit:
-                    queue.make_room()
-                queue.cursor.put(0, BLANK_SIZE, 0)
+            queue.skip_to(offset)
         return True
 
     # --- key index ---------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from pathlib import Path
 from pyromq.config import StoreConfig
 from pyromq.errors import ConfigError, StoreError
 from pyromq.model.ids import QueueId
-from pyromq.records import layout, record
+from pyromq.records import record
 from pyromq.store import key_index, platform, recovery
 from pyromq.store.checkpoint import AbortMark, Checkpoint, CheckpointFile, RecoverPoint, RecoverPointFile
 from pyromq.store.consume_queue import ConsumeQueue
@@ -280,12 +280,7 @@ def without_unused(segments: list[Segment]) -> list[Segment]:
 
 def stored_ms(segment: Segment, position: int) -> int | None:
     """When the record at a position was stored; None when none is there."""
-    at = position - segment.base
-    spans = record.spans_of(segment.buffer, at, segment.size)
-    if isinstance(spans, str):
-        return None
-    (timestamp_ms,) = layout.STORED_AT.unpack_from(segment.buffer, spans.store_timestamp_at)
-    return int(timestamp_ms)
+    return record.stored_at_ms(segment.buffer, position - segment.base, segment.size)
 
 
 # --- what is shown -----------------------------------------------------------------------------------------------

@@ -229,12 +229,7 @@ class StoreReader:
         segment = self.log.files.find(entry.position) if entry is not None and not entry.is_blank else None
         if entry is None or segment is None:
             return None
-        at = entry.position - segment.base
-        spans = record.spans_of(segment.buffer, at, segment.size)
-        if isinstance(spans, str):
-            return None
-        (stored_ms,) = layout.STORED_AT.unpack_from(segment.buffer, spans.store_timestamp_at)
-        return int(stored_ms)
+        return record.stored_at_ms(segment.buffer, entry.position - segment.base, segment.size)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         queue = self._queue(topic, queue_id)

@@ -86,11 +86,7 @@ def crash_scan_start(segments: Sequence[Segment], checkpoint: Checkpoint) -> int
 
 
 def _first_timestamp(segment: Segment) -> int | None:
-    spans = record.spans_of(segment.buffer, 0, segment.size)
-    if isinstance(spans, str):
-        return None
-    (timestamp_ms,) = layout.STORED_AT.unpack_from(segment.buffer, spans.store_timestamp_at)
-    return int(timestamp_ms)
+    return record.stored_at_ms(segment.buffer, 0, segment.size)
 
 
 def find_log_end(files: SegmentedFile, start: int, threads: int) -> LogEnd:

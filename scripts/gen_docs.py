@@ -15,7 +15,11 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+
+from pyromq.config.rocketmq_keys import BROKER_KEYS, NAME_SERVER_KEYS
+from pyromq.config.runtime import RUNTIME_SETTINGS, RuntimeSetting
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "pyromq"
@@ -40,16 +44,37 @@ class Setting:
     text: str
 
 
-def settings() -> str:
-    """One table per dataclass of config.py: the name, the default, and the `#:` comment above it."""
-    source = (PACKAGE / "config.py").read_text(encoding="utf-8")
+#: Which dataclasses of a module of config/ are described, and how their settings are addressed in a file.
+SETTINGS_OF = {
+    "broker": {"BrokerConfig": "", "TransactionConfig": "transaction.", "OverloadConfig": "overload."},
+    "limits": {"LimitsConfig": "limits."},
+    "store": {"StoreConfig": "store.", "FlushConfig": "store.flush.", "RetentionConfig": "store.retention."},
+    "nameserver": {"NameServerConfig": ""},
+}
+
+
+def settings(module: str) -> str:
+    """One table per dataclass of a module of config/: the name, the default, and the `#:` comment above it."""
+    source = (PACKAGE / "config" / f"{module}.py").read_text(encoding="utf-8")
+    nodes = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)}
     parts: list[str] = []
-    for node in ast.parse(source).body:
-        if isinstance(node, ast.ClassDef) and node.name.endswith("Config"):
-            prefix = node.name.removesuffix("Config").lower()
-            rows = [[f"`{prefix}.{one.name}`", one.default, one.text] for one in _settings_of(node, source)]
-            parts.append(f"## `{node.name}`\n\n{ast.get_docstring(node)}\n\n" + table(["name", "default", ""], rows))
+    for name, prefix in SETTINGS_OF[module].items():
+        rows = [[f"`{prefix}{one.name}`", one.default, one.text] for one in _settings_of(nodes[name], source)]
+        parts.append(f"### `{name}`\n\n{ast.get_docstring(nodes[name])}\n\n" + table(["name", "default", ""], rows))
     return "\n".join(parts)
+
+
+def rocketmq_keys(names: str) -> str:
+    """RocketMQ's keys and ours; for a broker also whether the key may be changed while it runs."""
+    keys = {"broker": BROKER_KEYS, "nameserver": NAME_SERVER_KEYS}[names]
+    running = {setting.key: _range(setting) for setting in RUNTIME_SETTINGS} if names == "broker" else {}
+    head = ["RocketMQ", "here", *(["while it runs"] if running else [])]
+    rows = [[f"`{key.name}`", f"`{key.path}`", *([running.get(key.name, "")] if running else [])] for key in keys]
+    return table(head, rows)
+
+
+def _range(setting: RuntimeSetting) -> str:
+    return "true, false" if setting.kind == "bool" else f"{setting.least} to {setting.most}"
 
 
 def _settings_of(node: ast.ClassDef, source: str) -> Iterator[Setting]:
@@ -59,11 +84,13 @@ def _settings_of(node: ast.ClassDef, source: str) -> Iterator[Setting]:
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
             # A field without a comment shares the one above it.
             text = _comment_above(lines, field.lineno) or text
-            default = _default(field.value)
-            if default.endswith("Config"):
-                yield Setting(field.target.id, "", f"See `{default}`.")
+            kind = ast.unparse(field.annotation)
+            if kind.endswith("Config"):
+                yield Setting(field.target.id, "", f"See `{kind}`.")
             else:
-                yield Setting(field.target.id, default, text or (ast.get_docstring(node) or ""))
+                default = _default(field.value)
+                plain = default.replace(" ", "") if field.target.id.endswith("_port") else default
+                yield Setting(field.target.id, plain, text or (ast.get_docstring(node) or ""))
 
 
 def _comment_above(lines: list[str], line_number: int) -> str:
@@ -79,14 +106,14 @@ def _default(value: ast.expr | None) -> str:
     """As people say it: sizes with their unit, switches as on and off."""
     if value is None:
         return "required"
+    if ast.unparse(value) in ("None", "()"):
+        return "none"
     if isinstance(value, ast.Constant):
         if isinstance(value.value, bool):
             return "on" if value.value else "off"
         if isinstance(value.value, (int, float)):
             return f"{value.value:,}".replace(",", " ")
         return f"`{ast.unparse(value)}`"
-    if isinstance(value, ast.Call):
-        return str(next(ast.unparse(word.value) for word in value.keywords if word.arg == "default_factory"))
     if isinstance(value, ast.BinOp):
         unit = ast.unparse(value.right).replace("IB", "iB")
         return f"{ast.unparse(value.left)} {unit}"
@@ -94,8 +121,8 @@ def _default(value: ast.expr | None) -> str:
 
 
 def _constant(name: str) -> str:
-    """The value of a constant of config.py."""
-    source = (PACKAGE / "config.py").read_text(encoding="utf-8")
+    """The value of a constant of the store's settings."""
+    source = (PACKAGE / "config" / "store.py").read_text(encoding="utf-8")
     for node in ast.parse(source).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
             return str(ast.literal_eval(node.value))
@@ -163,7 +190,8 @@ def recover_point() -> str:
 
 
 GENERATORS: dict[str, Callable[[], str]] = {
-    "settings": settings,
+    **{f"settings-{module}": partial(settings, module) for module in SETTINGS_OF},
+    **{f"keys-{program}": partial(rocketmq_keys, program) for program in ("broker", "nameserver")},
     "errors": errors,
     "record-layout": record_layout,
     "recover-point": recover_point,

@@ -12,8 +12,27 @@
     │   └── CorruptStore             bytes on disk are not what was written; names file and position
     │       ├── CorruptLog           a record below the synced mark is damaged: never cut silently
     │       └── CorruptQueue         a consume-queue entry disagrees with the log (rebuildable)
+    ├── ProtocolError
+    │   ├── BadFrame                 bytes that are no frame, or one above a limit: the connection is closed
+    │   └── BadRequest               a request whose fields or body are not what its code needs
+    ├── ServiceError                 a request that was understood and is not carried out; the type says why
+    │   ├── NotSupported             nobody here knows this request
+    │   ├── SystemBusy               too much to do right now: try again, or another broker
+    │   ├── NotNow                   this server cannot do that in its present state
+    │   ├── NoPermission             the topic, the group or the broker does not allow it
+    │   ├── TopicNotFound            no such topic here, and none may be made
+    │   ├── TopicExists              a topic of that name is there already
+    │   ├── GroupNotFound            no such consumer group here, and none may be made
+    │   ├── SubscriptionNotFound     the group does not subscribe to that topic here
+    │   ├── SubscriptionNotLatest    the broker knows an older subscription: the client tries again
+    │   ├── NotFound                 what was asked for (a key, an offset) is not there
+    │   └── ConsumerOffline          no such client is connected
+    ├── CallFailed                   a request to another process got no answer
+    │   ├── Unreachable              there is no connection, or it broke
+    │   └── CallTimeout              no answer in time: it may have been carried out or not
     ├── OffsetNotFound               the asked position or id holds no message
     ├── IllegalOffset                an offset, queue or name that an offset table cannot hold
+    ├── FilterSyntaxError            a subscription that cannot be understood: the consumer's fault; says where
     ├── NotJson                      bytes that are no JSON, or nested too deep
     └── WrongShape                   JSON that is not what belongs there; says where
 
@@ -34,9 +53,13 @@ class PyroMQError(Exception):
 
 
 class ConfigError(PyroMQError):
-    """A setting that cannot be used."""
+    """A setting that cannot be used. `setting` is its name, where one setting is at fault."""
 
     code = 29  # INVALID_PARAMETER
+
+    def __init__(self, message: str, setting: str | None = None) -> None:
+        super().__init__(message)
+        self.setting = setting
 
 
 class IllegalMessage(PyroMQError):
@@ -118,9 +141,94 @@ class IllegalOffset(PyroMQError):
     code = 29  # INVALID_PARAMETER
 
 
+class FilterSyntaxError(PyroMQError):
+    """A subscription's expression that cannot be understood or is too large; `position` counts from 0."""
+
+    code = 23  # SUBSCRIPTION_PARSE_FAILED
+
+    def __init__(self, position: int, problem: str) -> None:
+        self.position = position
+        self.problem = problem
+        super().__init__(f"the filter expression is wrong at character {position + 1}: {problem}")
+
+
 class NotJson(PyroMQError):
     """Bytes that are no JSON, or JSON nested too deep. Says what is wrong with them."""
 
 
 class WrongShape(PyroMQError):
     """JSON that parses but is not what belongs there. Says where and what was found."""
+
+
+class ProtocolError(PyroMQError):
+    """Bytes from the network that break the protocol: the sender's fault."""
+
+
+class BadFrame(ProtocolError):
+    """Bytes that are no frame, or a frame above a limit. What follows makes no sense: the connection is closed."""
+
+
+class BadRequest(ProtocolError):
+    """A request that has a form but not the fields or the body that its code needs."""
+
+    code = 29  # INVALID_PARAMETER
+
+
+class ServiceError(PyroMQError):
+    """A request that was understood and is not carried out."""
+
+
+class NotSupported(ServiceError):
+    code = 3  # REQUEST_CODE_NOT_SUPPORTED
+
+
+class SystemBusy(ServiceError):
+    code = 2  # SYSTEM_BUSY
+
+
+class NotNow(ServiceError):
+    code = 14  # SERVICE_NOT_AVAILABLE
+
+
+class NoPermission(ServiceError):
+    code = 16  # NO_PERMISSION
+
+
+class TopicNotFound(ServiceError):
+    code = 17  # TOPIC_NOT_EXIST
+
+
+class TopicExists(ServiceError):
+    code = 18  # TOPIC_EXIST_ALREADY
+
+
+class GroupNotFound(ServiceError):
+    code = 26  # SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+class SubscriptionNotFound(ServiceError):
+    code = 24  # SUBSCRIPTION_NOT_EXIST
+
+
+class SubscriptionNotLatest(ServiceError):
+    code = 25  # SUBSCRIPTION_NOT_LATEST
+
+
+class NotFound(ServiceError):
+    code = 22  # QUERY_NOT_FOUND
+
+
+class ConsumerOffline(ServiceError):
+    code = 206  # CONSUMER_NOT_ONLINE
+
+
+class CallFailed(PyroMQError):
+    """A request to another process got no answer."""
+
+
+class Unreachable(CallFailed):
+    """There is no connection to it, or the connection broke before an answer came."""
+
+
+class CallTimeout(CallFailed):
+    """No answer in time: it may have been carried out or not."""

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyromq.errors import NotJson
-from pyromq.store.lenient_json import MAX_DEPTH, canonical, dumps, loads
+from pyromq.model.lenient_json import MAX_DEPTH, canonical, dumps, loads
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 SCALARS = st.none() | st.booleans() | INT64 | st.floats(allow_nan=False, allow_infinity=False) | st.text()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -80,3 +82,17 @@ def test_between_the_marks_nothing_changes(history: list[float]) -> None:
 
 def test_a_disk_of_no_size_refuses_without_dividing_by_it() -> None:
     assert decide(DEFAULT, aged(1), 1.0, 0, False, NOW) == Decision(0, 0, True)
+
+
+@pytest.mark.parametrize(
+    ("hours_off", "share", "removed"),
+    [
+        (0, 0.5, 1),  # it is the hour
+        (1, 0.5, 0),  # it is not
+        (1, 0.75, 1),  # it is not, and the room is needed
+    ],
+)
+def test_expired_segments_wait_for_their_hour_unless_room_is_needed(hours_off: int, share: float, removed: int) -> None:
+    now_hour = datetime.fromtimestamp(NOW / 1000).astimezone().hour
+    config = RetentionConfig(max_age_hours=72, delete_hours=((now_hour + hours_off) % 24,))
+    assert decide(config, aged(80, 1), share, TOTAL, False, NOW).remove == removed

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from pyromq import __version__
-from pyromq.cli import doctor, store, tour
+from pyromq.cli import doctor, messages, serve, store, tour
 from pyromq.cli.output import FriendlyGroup, show_warnings
 
 app = typer.Typer(
@@ -19,6 +19,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("up")(serve.up)
+app.command("nameserver")(serve.nameserver)
+app.command("broker")(serve.broker)
+app.command("send")(messages.send)
+app.command("consume")(messages.consume)
 app.add_typer(store.app, name="store")
 app.command("doctor")(doctor.doctor)
 app.command("try")(tour.tour)

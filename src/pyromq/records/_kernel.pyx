@@ -289,74 +289,89 @@ cdef int encode_into(
     cdef bytes born_host = draft.born_host
     cdef bytes store_host = draft.store_host
     cdef const unsigned char[::1] body = draft.body
-    cdef const unsigned char* property_bytes = properties
-    cdef Py_ssize_t body_size = body.shape[0]
-    cdef Py_ssize_t topic_size = len(topic)
-    cdef Py_ssize_t property_size = len(properties)
-    cdef Py_ssize_t born_size = len(born_host)
-    cdef Py_ssize_t store_size = len(store_host)
-    cdef bint add_separator = with_crc and property_size > 0 and property_bytes[property_size - 1] != 2
-    cdef Py_ssize_t properties_total = property_size + add_separator + (CRC_SIZE if with_crc else 0)
-    cdef bint long_topic = topic_size > 127
-    cdef int queue_id = draft.queue_id
-    cdef int flags = draft.storage_flags
-    cdef int user_flag = draft.user_flag
-    cdef int reconsume_times = draft.reconsume_times
-    cdef long long born_timestamp_ms = draft.born_timestamp_ms
-    cdef long long prepared_position = draft.prepared_position
+    cdef RawDraft raw
+    raw.topic = topic
+    raw.topic_size = len(topic)
+    raw.properties = properties
+    raw.properties_size = len(properties)
+    raw.body = &body[0] if body.shape[0] else NULL
+    raw.body_size = body.shape[0]
+    raw.born_host = born_host
+    raw.born_size = len(born_host)
+    raw.store_host = store_host
+    raw.store_size = len(store_host)
+    raw.queue_id = draft.queue_id
+    raw.flags = draft.storage_flags
+    raw.user_flag = draft.user_flag
+    raw.reconsume_times = draft.reconsume_times
+    raw.born_timestamp_ms = draft.born_timestamp_ms
+    raw.prepared_position = draft.prepared_position
+    return encode_raw(target, room, &raw, position, queue_offset, store_timestamp_ms, with_crc, max_body)
+
+
+cdef int encode_raw(
+        unsigned char* target, long long room, RawDraft* raw, long long position, long long queue_offset,
+        long long store_timestamp_ms, bint with_crc, int max_body) noexcept nogil:
+    """The same for a draft whose parts are somewhere in memory. Nothing is written unless all of it is."""
+    cdef bint add_separator = with_crc and raw.properties_size > 0 and raw.properties[raw.properties_size - 1] != 2
+    cdef Py_ssize_t properties_total = raw.properties_size + add_separator + (CRC_SIZE if with_crc else 0)
+    cdef bint long_topic = raw.topic_size > 127
+    cdef int flags = raw.flags
     cdef long long size, unused
     cdef unsigned char* at
     cdef unsigned int crc
     cdef int i
-    if (topic_size == 0 or topic_size > 255 or body_size > max_body or queue_id < 0
-            or property_size > MAX_PROPERTIES - CRC_SIZE - 1
-            or (born_size != 8 and born_size != 20) or (store_size != 8 and store_size != 20)
-            or has_crc_property(property_bytes, property_size)
-            or (not with_crc and property_size >= CRC_SIZE
-                and (crc_likeness(property_bytes + property_size - CRC_SIZE, &unused) >= CRC_LIKENESS
-                     or crc_is_torn(property_bytes + property_size - CRC_SIZE)))):
+    if (raw.topic_size == 0 or raw.topic_size > 255 or raw.body_size > max_body or raw.queue_id < 0
+            or raw.properties_size > MAX_PROPERTIES - CRC_SIZE - 1
+            or (raw.born_size != 8 and raw.born_size != 20) or (raw.store_size != 8 and raw.store_size != 20)
+            or has_crc_property(raw.properties, raw.properties_size)
+            or (not with_crc and raw.properties_size >= CRC_SIZE
+                and (crc_likeness(raw.properties + raw.properties_size - CRC_SIZE, &unused) >= CRC_LIKENESS
+                     or crc_is_torn(raw.properties + raw.properties_size - CRC_SIZE)))):
         return -1
-    size = HEAD + born_size + 8 + store_size + 16 + body_size + 1 + long_topic + topic_size + 2 + properties_total
+    size = (HEAD + raw.born_size + 8 + raw.store_size + 16 + raw.body_size + 1 + long_topic + raw.topic_size + 2
+            + properties_total)
     if size + 8 > room:
         return 0
     flags = flags & ~(BORN_V6 | STORE_V6)
-    if born_size == 20:
+    if raw.born_size == 20:
         flags |= BORN_V6
-    if store_size == 20:
+    if raw.store_size == 20:
         flags |= STORE_V6
     put32(target + 4, MAGIC_V2 if long_topic else MAGIC_V1)
-    put32(target + 12, queue_id)
-    put32(target + 16, user_flag)
+    put32(target + 12, raw.queue_id)
+    put32(target + 16, raw.user_flag)
     put64(target + 20, queue_offset)
     put64(target + 28, position)
     put32(target + 36, flags)
-    put64(target + 40, born_timestamp_ms)
+    put64(target + 40, raw.born_timestamp_ms)
     at = target + HEAD
-    memcpy(at, <const unsigned char*>born_host, born_size)
-    at += born_size
+    memcpy(at, raw.born_host, raw.born_size)
+    at += raw.born_size
     put64(at, store_timestamp_ms)
     at += 8
-    memcpy(at, <const unsigned char*>store_host, store_size)
-    at += store_size
-    put32(at, reconsume_times)
-    put64(at + 4, prepared_position)
-    put32(at + 12, <unsigned int>body_size)
+    memcpy(at, raw.store_host, raw.store_size)
+    at += raw.store_size
+    put32(at, raw.reconsume_times)
+    put64(at + 4, raw.prepared_position)
+    put32(at + 12, <unsigned int>raw.body_size)
     at += 16
-    if body_size:
-        memcpy(at, &body[0], body_size)
-    put32(target + 8, crc32(at, body_size))
-    at += body_size
+    if raw.body_size:
+        memcpy(at, raw.body, raw.body_size)
+    put32(target + 8, crc32(at, raw.body_size))
+    at += raw.body_size
     if long_topic:
-        at[0] = (topic_size >> 8) & 255
+        at[0] = (raw.topic_size >> 8) & 255
         at += 1
-    at[0] = topic_size & 255
-    memcpy(at + 1, <const unsigned char*>topic, topic_size)
-    at += 1 + topic_size
+    at[0] = raw.topic_size & 255
+    memcpy(at + 1, raw.topic, raw.topic_size)
+    at += 1 + raw.topic_size
     at[0] = (properties_total >> 8) & 255
     at[1] = properties_total & 255
     at += 2
-    memcpy(at, property_bytes, property_size)
-    at += property_size
+    if raw.properties_size:
+        memcpy(at, raw.properties, raw.properties_size)
+    at += raw.properties_size
     if add_separator:
         at[0] = 2
         at += 1

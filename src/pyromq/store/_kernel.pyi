@@ -6,8 +6,26 @@ class QueueCursor:
     buffer: memoryview
     first: int
     limit: int
+    awaited: list[object] | None
+    name: object
     def point_at(self, buffer: memoryview, first: int, limit: int) -> None: ...
     def put(self, position: int, size: int, tag_code: int) -> None: ...
+
+class LogRun:
+    base: int
+    offset: int
+    count: int
+    def open(
+        self,
+        view: memoryview,
+        base: int,
+        offset: int,
+        now_ms: int,
+        with_crc: bool,
+        max_body: int,
+        cursors: dict[bytes, QueueCursor],
+    ) -> None: ...
+    def close(self) -> None: ...
 
 class IndexCursor:
     buffer: memoryview

@@ -12,7 +12,8 @@ from cpython.object cimport PyObject
 from libc.string cimport memchr, memcmp, memcpy
 
 from pyromq.records._kernel cimport (
-    Parts, ascii_hash, crc_is_right, encode_into, find_parts, find_property, get32, get64, put32, put64,
+    Parts, RawDraft, ascii_hash, crc_is_right, encode_into, encode_raw, find_parts, find_property, get32, get64, put32,
+    put64,
 )
 
 from pyromq.model.message import AppendedAt
@@ -30,13 +31,6 @@ cdef const unsigned char* SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
 
 cdef class QueueCursor:
     """Twin of `queue_cursor.ReadableQueueCursor`."""
-
-    cdef public long long next_append
-    cdef public long long next_dispatch
-    cdef readonly object buffer
-    cdef readonly long long first
-    cdef public long long limit
-    cdef unsigned char[::1] view
 
     def __init__(self):
         self.next_append = 0
@@ -64,6 +58,53 @@ cdef class QueueCursor:
         put32(at + 8, size)
         put64(at + 12, tag_code)
         self.next_dispatch += 1
+        if self.awaited is not None:
+            (<list>self.awaited).append(self.name)
+            self.awaited = None
+
+
+cdef class LogRun:
+    """A stretch of the log that messages are written to one by one, straight from where they were received.
+
+    `MessageStore.open_run` says where and under which rules, `close_run` takes over what was written.
+    """
+
+    def __init__(self):
+        self.view = None
+
+    def open(self, unsigned char[::1] view, long long base, Py_ssize_t offset, long long now_ms, bint with_crc,
+             int max_body, dict cursors):
+        if not 0 <= offset <= view.shape[0]:
+            raise IndexError("append outside of the buffer")
+        self.view = view
+        self.base = base
+        self.offset = offset
+        self.now_ms = now_ms
+        self.with_crc = with_crc
+        self.max_body = max_body
+        self.cursors = cursors
+        self.count = 0
+
+    def close(self):
+        self.view = None
+        self.cursors = None
+
+    cdef long long append(self, RawDraft* raw, long long* queue_offset):
+        """Write one message: its position, or -1 when the ordinary way must take it."""
+        cdef QueueCursor cursor = find_cursor(self.cursors, raw.topic, raw.topic_size, raw.queue_id)
+        cdef long long position = self.base + self.offset
+        cdef int size
+        if cursor is None or raw.flags & TRANSACTION_MASK:
+            return -1
+        size = encode_raw(&self.view[0] + self.offset, self.view.shape[0] - self.offset, raw, position,
+                          cursor.next_append, self.now_ms, self.with_crc, self.max_body)
+        if size <= 0:
+            return -1
+        queue_offset[0] = cursor.next_append
+        cursor.next_append += 1
+        self.offset += size
+        self.count += 1
+        return position
 
 
 cdef QueueCursor find_cursor(dict cursors, const unsigned char* topic, Py_ssize_t topic_size, int queue_id):

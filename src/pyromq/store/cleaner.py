@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import Executor
+from dataclasses import replace
 from pathlib import Path
 
 from pyromq.clock import Clock
@@ -38,6 +39,8 @@ class Cleaner:
         telemetry: Telemetry,
     ) -> None:
         self._config = config
+        #: May be changed while the store is open.
+        self.retention = config.retention
         self._disk = disk
         self._clock = clock
         self._runner = runner
@@ -59,19 +62,20 @@ class Cleaner:
             self._points.carry_out(plan)
             self._remove(plan.point.log_start, decision)
 
-    async def clean_beside(self, executor: Executor) -> None:
+    async def clean_beside(self, executor: Executor | None, *, at_any_hour: bool = False) -> None:
         """The same, with the syncs on another thread. The caller holds the lock of the recover points."""
-        decision = self._decide()
+        decision = self._decide(at_any_hour=at_any_hour)
         if decision.remove:
             plan = self._points.plan_log_start(self._log.files.segments[decision.remove - 1].end)
             await self._points.carry_out_beside(plan, executor)
             self._remove(plan.point.log_start, decision)
 
-    def _decide(self) -> Decision:
+    def _decide(self, *, at_any_hour: bool = False) -> Decision:
         ages = [SegmentAge(self._log.files.file_bytes, self._disk.modified_ms(path)) for path in self._removable()]
         usage = self._disk.usage(self._config.root)
         refusing = self.refusal is not None
-        decision = decide(self._config.retention, ages, usage.share, usage.total, refusing, self._clock.now_ms())
+        retention = replace(self.retention, delete_hours=()) if at_any_hour else self.retention
+        decision = decide(retention, ages, usage.share, usage.total, refusing, self._clock.now_ms())
         self._refuse(decision.refuse_appends, usage.share)
         return decision
 
@@ -95,7 +99,7 @@ class Cleaner:
         self._removed_unexpired.add(decision.remove_unexpired)
 
     def _refuse(self, refuse: bool, share: float) -> None:
-        retention = self._config.retention
+        retention = self.retention
         if refuse and self.refusal is None:
             self.refusal = (
                 f"the disk of {self._config.root} is {share:.0%} full and messages are refused from "

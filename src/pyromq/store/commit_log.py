@@ -12,7 +12,7 @@ One writer, no locks: only the thread that owns the store may call this.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyromq.config import StoreConfig
 from pyromq.errors import CorruptLog, DiskFull, IllegalMessage
@@ -25,6 +25,9 @@ from pyromq.store.platform import what_to_do
 from pyromq.store.queue_cursor import QueueCursor, append_drafts, append_drafts_readable, queue_key
 from pyromq.store.segmented_file import Segment, SegmentedFile
 from pyromq.store.transient_pool import TransientPool
+
+if TYPE_CHECKING:
+    from pyromq.store._kernel import LogRun
 
 
 def look_at_all(drafts: Sequence[Draft], start: int, max_body: int) -> int:
@@ -128,6 +131,23 @@ class CommitLog:
             if filled.is_full:
                 self._roll()
         return taken
+
+    def open_run(self, run: LogRun, cursors: dict[bytes, Any], now_ms: int) -> bool:
+        """Let a compiled loop write messages where the log ends; False when there is no segment yet."""
+        segment = self._current
+        if segment is None:
+            return False
+        now_ms = self.last_timestamp_ms = max(now_ms, self.last_timestamp_ms)
+        offset = self.end - segment.base
+        run.open(self._buffer, segment.base, offset, now_ms, self._with_crc, self._max_body, cursors)
+        return True
+
+    def close_run(self, run: LogRun) -> None:
+        """The log ends behind what the loop wrote."""
+        assert self._current is not None
+        self.end = LogPosition(run.base + run.offset)
+        run.close()
+        self._allocator.look_ahead(self._current, run.offset)
 
     def _believe(self, draft: Draft, receipt: AppendedAt, cursors: dict[bytes, QueueCursor]) -> None:
         """An error came in the middle of a batch: what has a receipt is in the log, and the next goes behind it."""

@@ -32,6 +32,7 @@ from typing import ClassVar, Generic, TypeVar
 
 from pyromq.clock import Clock
 from pyromq.errors import CorruptFile, IllegalOffset, NotJson, WrongShape
+from pyromq.model import lenient_json
 from pyromq.model.data_version import DataVersion
 from pyromq.model.group import GroupConfig
 from pyromq.model.ids import QueueOffset
@@ -48,7 +49,6 @@ from pyromq.model.json_form import (
     to_json,
 )
 from pyromq.model.topic import TopicConfig
-from pyromq.store import lenient_json
 from pyromq.store.disk import Disk
 
 log = logging.getLogger("pyromq.store")
@@ -245,6 +245,12 @@ class _Table(Generic[Content]):
     def _unknown(self, document: JsonObject) -> JsonObject:
         return {key: value for key, value in document.items() if key not in (DATA_VERSION, self.TABLE)}
 
+    def renew(self) -> None:
+        """Count as changed, although nothing in the table is: what is said of it elsewhere has changed."""
+        with self._lock:
+            self._new_version()
+            self._changed = True
+
     def _new_version(self) -> None:
         self.version = self.version.next(self._clock.now_ms())
 
@@ -356,6 +362,15 @@ class GroupTable(_Configs[GroupConfig]):
         """By group, then topic: RocketMQ's bits of what is forbidden."""
         return dict(self._rest.get(self.FORBIDDEN) or {})
 
+    def forbid(self, group: str, topic: str, bits: int) -> None:
+        """Set what is forbidden to a group in a topic; 0: nothing."""
+        with self._lock:
+            of_group = {**(self.forbidden.get(group) or {}), topic: bits}
+            table = {**self.forbidden, group: {name: kept for name, kept in of_group.items() if kept}}
+            self._rest = {**self._rest, self.FORBIDDEN: {name: kept for name, kept in table.items() if kept}}
+            self._new_version()
+            self._changed = True
+
     def _parse(self, document: JsonObject) -> tuple[DataVersion | None, dict[str, GroupConfig]]:
         forbidden = document.get(self.FORBIDDEN)
         expect(forbidden is None or isinstance(forbidden, dict), f"{self.FORBIDDEN}: an object", forbidden)
@@ -440,6 +455,11 @@ class ConsumerOffsets(_Table[dict[str, dict[int, int]]]):
     def offsets_of(self, group: str, topic: str) -> dict[int, QueueOffset]:
         with self._lock:
             return {queue: QueueOffset(offset) for queue, offset in self._offsets.get((topic, group), {}).items()}
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Every topic and group that there are offsets of."""
+        with self._lock:
+            return list(self._offsets)
 
     def topics_of(self, group: str) -> set[str]:
         with self._lock:

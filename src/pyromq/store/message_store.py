@@ -21,13 +21,15 @@ import errno
 import logging
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from pyromq.clock import Clock, SystemClock
 from pyromq.config import StoreConfig
-from pyromq.errors import CorruptLog, DiskFull, StoreClosed, StoreFenced, StoreLocked
+from pyromq.errors import CorruptLog, DiskFull, IllegalMessage, StoreClosed, StoreFenced, StoreLocked
 from pyromq.model.message import AppendedAt, Draft
 from pyromq.store import platform
 from pyromq.store.allocator import Allocator, Result, Runner
+from pyromq.store.arrivals import Arrivals
 from pyromq.store.beside import end_if_cancelled, uninterrupted
 from pyromq.store.checkpoint import AbortMark, CheckpointFile, RecoverPoint, RecoverPointFile
 from pyromq.store.cleaner import Cleaner
@@ -38,7 +40,7 @@ from pyromq.store.flusher import Flusher
 from pyromq.store.key_index import KeyIndex
 from pyromq.store.paths import StorePaths
 from pyromq.store.platform import what_to_do
-from pyromq.store.queue_table import QueueTable
+from pyromq.store.queue_table import QueueTable, is_safe_topic
 from pyromq.store.reader import StoreReader, decode, to_bytes
 from pyromq.store.recover_points import RecoverPoints
 from pyromq.store.recovery import RecoveryReport
@@ -47,6 +49,9 @@ from pyromq.store.start import Start
 from pyromq.store.transient_pool import TransientPool
 from pyromq.store.watermarks import Watermarks
 from pyromq.telemetry import Telemetry
+
+if TYPE_CHECKING:
+    from pyromq.store._kernel import LogRun
 
 __all__ = ["InlineRunner", "MessageStore", "decode"]
 
@@ -114,6 +119,8 @@ class MessageStore(StoreReader):
         self.log = CommitLog(config, files, allocator, self._transient)
         self.queues = QueueTable(self.disk, self.paths.queues, config.queue_file_entries)
         self.index = KeyIndex(config, self.disk, self.clock) if config.index_enabled else None
+        #: Whoever waits for messages in a queue.
+        self.arrivals = Arrivals(self.queues)
         self.dispatcher = Dispatcher(config, self.log, self.queues, self.index, self.marks)
         self.flusher = Flusher(
             config.flush, self.log, self.marks, self.clock, self.telemetry, self.fence, self.commit_gathered
@@ -304,11 +311,33 @@ class MessageStore(StoreReader):
             self._append_unfaulted_seconds.record(seconds)
         return receipts
 
+    def open_run(self, run: LogRun) -> bool:
+        """Let a compiled loop append, message by message; False when only `append` can tell what is the matter.
+
+        `close_run` must follow, whatever happens in between.
+        """
+        if (
+            self._fenced is not None
+            or not self._is_open
+            or self.cleaner.refusal is not None
+            or self._blocked is not None
+        ):
+            return False
+        return self.log.open_run(run, self.queues.cursors, self.clock.now_ms())
+
+    def close_run(self, run: LogRun) -> int:
+        """Take over what the loop wrote; where the log ends now."""
+        count = run.count
+        self.log.close_run(run)
+        self._grew(count)
+        return self.log.end
+
     def _add_queue(self, draft: Draft) -> None:
         """A queue's first file is there before its first message is in the log. Raises DiskFull."""
         queue = self.queues.get_or_create(draft.topic, draft.queue_id)
         try:
             queue.make_room()
+            self.arrivals.queue_made(draft.topic, draft.queue_id)
         except OSError as error:
             self.queues.forget(queue)
             raise DiskFull(f"the queue {queue.id} cannot be made: {what_to_do(error)}") from error
@@ -392,6 +421,7 @@ class MessageStore(StoreReader):
         """False when the disk is full: the log has everything, and a later attempt goes on where this one stopped."""
         try:
             self.dispatcher.dispatch()
+            self.arrivals.tell()
             if self._loop is None:
                 self.dispatcher.index()
             elif self.marks.indexed.value >= self._found_below and not self.dispatcher.index(INDEX_SLICE_BYTES):
@@ -497,10 +527,18 @@ class MessageStore(StoreReader):
             if self._blocked is not None:
                 self._try_dispatch()
 
+    async def clean_soon(self, *, at_any_hour: bool = False) -> None:
+        """One round of cleaning now, beside the loop. Raises OSError, StoreFenced."""
+        self._check_open()
+        async with self.points.lock:
+            await self.cleaner.clean_beside(None, at_any_hour=at_any_hour)
+
     async def remove_topic(self, topic: str) -> None:
         """Forget a topic's queues and remove their files. Its messages stay in the log until their time is over."""
         self._check_open()
         name = to_bytes(topic)
+        if not is_safe_topic(name):
+            raise IllegalMessage(f"the topic {topic!r} cannot be the name of a directory")
         async with self.points.lock:
             queues = self.queues.take_topic(name)
             # First: a recover point that still counts these queues would bring them back after a crash.

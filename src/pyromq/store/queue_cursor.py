@@ -25,10 +25,13 @@ class ReadableQueueCursor:
 
     `next_append` is the offset that the next appended message gets; `next_dispatch` the offset of the next entry
     to be written; `next_dispatch ≤ next_append`. Entries from `first` on lie in `buffer`, and those below `limit`
-    have room on the disk.
+    have room on the disk. The next entry that is written puts `name` into the list `awaited`, once.
     """
 
-    __slots__ = ("buffer", "first", "limit", "next_append", "next_dispatch")
+    __slots__ = ("awaited", "buffer", "first", "limit", "name", "next_append", "next_dispatch")
+
+    awaited: list[object] | None
+    name: object
 
     def __init__(self) -> None:
         self.next_append = 0
@@ -36,6 +39,8 @@ class ReadableQueueCursor:
         self.buffer = _NO_BUFFER
         self.first = 0
         self.limit = 0
+        self.awaited = None
+        self.name = None
 
     def point_at(self, buffer: memoryview, first: int, limit: int) -> None:
         self.buffer = buffer
@@ -47,6 +52,9 @@ class ReadableQueueCursor:
         assert self.first <= self.next_dispatch < self.limit
         ENTRY.pack_into(self.buffer, (self.next_dispatch - self.first) * ENTRY.size, position, size, tag_code)
         self.next_dispatch += 1
+        if self.awaited is not None:
+            self.awaited.append(self.name)
+            self.awaited = None
 
 
 def queue_key(topic: bytes, queue_id: int) -> bytes:

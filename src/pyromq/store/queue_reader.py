@@ -158,7 +158,8 @@ def read_queue(
             result.records,
         )
         at = reached
-        if reached < end and not _maps_more(log, queue, reached, readable):
+        is_enough = len(result.records) >= max_messages
+        if reached < end and not is_enough and not _maps_more(log, queue, reached, readable):
             if result.records:
                 break
             at = _step_over(log, queue, reached, readable)

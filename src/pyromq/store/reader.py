@@ -22,7 +22,8 @@ from pyromq.store import recovery
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.consume_queue import ConsumeQueue
 from pyromq.store.key_index import KeyIndex, keys_of
-from pyromq.store.queue_reader import ReadResult, ReadStatus, read_queue
+from pyromq.store.queue_cursor import ENTRY
+from pyromq.store.queue_reader import MAX_ENTRIES_LOOKED_AT, ReadResult, ReadStatus, read_queue
 from pyromq.store.queue_table import QueueTable
 from pyromq.store.segmented_file import Segment
 from pyromq.store.watermarks import Watermarks
@@ -66,8 +67,10 @@ class StoreReader:
         max_messages: int = 32,
         max_bytes: int = 256 * 1024,
         tags: Iterable[str] | None = None,
+        tag_codes: frozenset[int] | None = None,
     ) -> ReadResult:
-        """Messages of a queue from an offset on, as views of the log; with `tags`, those whose tag may be one of them.
+        """Messages of a queue from an offset on, as views of the log; with `tags` (or their hashes as `tag_codes`),
+        those whose tag may be one of them.
 
         Tags are compared by hash: look at the tag itself before you rely on it. Raises CorruptQueue, CorruptLog.
         """
@@ -84,7 +87,7 @@ class StoreReader:
             checked_below=self._found_below,
             max_messages=max_messages,
             max_bytes=max_bytes,
-            tag_codes=None if tags is None else frozenset(map(java_hash, tags)),
+            tag_codes=tag_codes if tags is None else frozenset(map(java_hash, tags)),
         )
 
     async def read_soon(self, topic: str, queue_id: int, offset: int, **limits: Any) -> ReadResult:
@@ -93,21 +96,44 @@ class StoreReader:
             await asyncio.to_thread(segment.file.read_at, start, end - start)
         return self.read(topic, queue_id, offset, **limits)
 
+    def is_cold(self, topic: str, queue_id: int, offset: int) -> bool:
+        """May a read from this offset have to wait for the disk? Then `read_soon` is the way."""
+        hot_from = self._hot_from()
+        if hot_from <= self.log.files.start:
+            return False
+        queue = self._queue(topic, queue_id)
+        entry = queue.entry(offset) if queue is not None and queue.min_offset <= offset < queue.max_offset else None
+        if entry is None or entry.position >= hot_from:
+            return False
+        return any(True for _ in self._cold_span(entry.position, max(entry.size, COLD_LOOK_BYTES)))
+
+    def _hot_from(self) -> int:
+        """What came in since the start, not long ago, is in memory; what was found on disk may not be."""
+        return max(self.marks.readable.value - HOT_BYTES, self._found_below)
+
     def _cold_spans(
-        self, topic: str, queue_id: int, offset: int, max_messages: int = 32, max_bytes: int = 256 * 1024, **_: Any
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        max_messages: int = 32,
+        max_bytes: int = 256 * 1024,
+        tag_codes: frozenset[int] | None = None,
+        **_: Any,
     ) -> Iterator[tuple[Segment, int, int]]:
         """What a read is about to touch and the system says is not in memory, record by record."""
         queue = self._queue(topic, queue_id)
         if queue is None or not queue.min_offset <= offset:
             return
-        # What came in since the start, not long ago, is in memory; what was found on disk may not be.
-        hot_from = max(self.marks.readable.value - HOT_BYTES, self._found_below)
-        for number in range(offset, min(offset + max_messages, queue.max_offset)):
-            entry = queue.entry(number)
-            if entry is None or entry.position >= hot_from or max_bytes < 0:
+        hot_from = self._hot_from()
+        for position, size, code in _entries(queue, offset, min(offset + MAX_ENTRIES_LOOKED_AT, queue.max_offset)):
+            if position >= hot_from or max_messages <= 0 or max_bytes < 0:
                 return
-            max_bytes -= entry.size
-            yield from self._cold_span(entry.position, entry.size)
+            if tag_codes is None or code in tag_codes:
+                max_messages -= 1
+                max_bytes -= size
+                yield from self._cold_span(position, size)
 
     def _cold_span(self, position: int, size: int) -> Iterator[tuple[Segment, int, int]]:
         segment = self.log.files.find(position)
@@ -231,6 +257,38 @@ class StoreReader:
             return None
         return record.stored_at_ms(segment.buffer, entry.position - segment.base, segment.size)
 
+    async def offset_at_soon(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int:
+        """Like `offset_at`, with cold data fetched by a thread first."""
+        await self._fetch_probes(topic, queue_id, timestamp_ms + (1 if upper else 0))
+        return self.offset_at(topic, queue_id, timestamp_ms, upper=upper)
+
+    async def earliest_store_time_soon(self, topic: str, queue_id: int) -> int | None:
+        """When the oldest message of a queue was stored; None when there is none. Cold data is fetched first."""
+        queue = self._queue(topic, queue_id)
+        if queue is None:
+            return None
+        await self._fetch_record(queue, queue.min_offset)
+        return self.store_time(queue, queue.min_offset)
+
+    async def _fetch_probes(self, topic: str, queue_id: int, timestamp_ms: int) -> None:
+        """Bring in the records that a search by time will look at: it halves the same range in the same way."""
+        queue = self._queue(topic, queue_id)
+        low, high = (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
+        while queue is not None and low < high:
+            middle = (low + high) // 2
+            await self._fetch_record(queue, middle)
+            stored_ms = self.store_time(queue, middle)
+            if stored_ms is None or stored_ms < timestamp_ms:
+                low = middle + 1
+            else:
+                high = middle
+
+    async def _fetch_record(self, queue: ConsumeQueue, offset: int) -> None:
+        entry = queue.entry(offset)
+        if entry is not None and not entry.is_blank and entry.position < self._hot_from():
+            for segment, start, end in self._cold_span(entry.position, entry.size):
+                await asyncio.to_thread(segment.file.read_at, start, end - start)
+
     def min_offset(self, topic: str, queue_id: int) -> int:
         queue = self._queue(topic, queue_id)
         return queue.min_offset if queue is not None else 0
@@ -242,6 +300,15 @@ class StoreReader:
     def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         self._check_open()
         return self.queues.get(to_bytes(topic), queue_id)
+
+
+def _entries(queue: ConsumeQueue, offset: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Position, size and tag code of many entries."""
+    at = offset * ENTRY.size
+    while at < end * ENTRY.size and (segment := queue.files.find(at)) is not None:
+        stop = min(end * ENTRY.size, segment.end)
+        yield from ENTRY.iter_unpack(segment.buffer[at - segment.base : stop - segment.base])
+        at = stop
 
 
 def merged(spans: Iterable[tuple[Segment, int, int]]) -> list[tuple[Segment, int, int]]:

@@ -8,6 +8,7 @@ serving them, and takes messages again by itself once there is room.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 
 from pyromq.config import RetentionConfig
 
@@ -38,7 +39,7 @@ def decide(
 ) -> Decision:
     """Expired segments go. With `delete_unexpired`, older ones go too until the disk is below the refuse mark."""
     expired = 0
-    for segment in segments:
+    for segment in segments if _may_remove(config, disk_share, now_ms) else []:
         if now_ms - segment.modified_ms < config.max_age_hours * HOUR_MS:
             break
         expired += 1
@@ -52,3 +53,10 @@ def decide(
             forced += 1
     limit = config.resume_below if refusing else config.refuse_at
     return Decision(expired + forced, forced, refuse_appends=share >= limit)
+
+
+def _may_remove(config: RetentionConfig, disk_share: float, now_ms: int) -> bool:
+    """Expired segments wait for their hour of the day, if they have one, unless the room is needed."""
+    if not config.delete_hours or disk_share >= min(config.delete_above, config.refuse_at):
+        return True
+    return datetime.fromtimestamp(now_ms / 1000).astimezone().hour in config.delete_hours

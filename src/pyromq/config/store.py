@@ -1,27 +1,14 @@
-"""Settings: frozen, explained, checked when they are made.
-
-Each program has one dataclass made of small ones. A value that cannot work raises `ConfigError` with the
-setting's name, the value and what would work.
-"""
+"""Settings of one store directory."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pyromq.errors import ConfigError
-
-KIB = 1024
-MIB = 1024 * KIB
-GIB = 1024 * MIB
+from pyromq.config.checks import GIB, MIB, require
 
 #: RocketMQ's eighteen delay levels.
 DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-
-
-def _require(holds: bool, name: str, value: object, rule: str) -> None:
-    if not holds:
-        raise ConfigError(f"{name} = {value!r} cannot work: {rule}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,15 +27,15 @@ class FlushConfig:
     recover_point_bytes: int = 64 * MIB
 
     def __post_init__(self) -> None:
-        _require(self.interval_ms > 0, "flush.interval_ms", self.interval_ms, "it must be above 0")
-        _require(self.amount_bytes > 0, "flush.amount_bytes", self.amount_bytes, "it must be above 0")
-        _require(
+        require(self.interval_ms > 0, "flush.interval_ms", self.interval_ms, "it must be above 0")
+        require(self.amount_bytes > 0, "flush.amount_bytes", self.amount_bytes, "it must be above 0")
+        require(
             self.recover_point_interval_ms > 0,
             "flush.recover_point_interval_ms",
             self.recover_point_interval_ms,
             "it must be above 0",
         )
-        _require(
+        require(
             self.recover_point_bytes > 0,
             "flush.recover_point_bytes",
             self.recover_point_bytes,
@@ -62,6 +49,10 @@ class RetentionConfig:
 
     #: Age of a segment's last change after which it may be removed.
     max_age_hours: float = 72
+    #: Hours of the day, local time, in which such segments are removed. None given: at any time …
+    delete_hours: tuple[int, ...] = ()
+    #: … and from this share of the disk in use on, at any time too.
+    delete_above: float = 0.75
     #: Share in use from which appends are refused. Unexpired data is never removed to make room …
     refuse_at: float = 0.90
     #: … and they are accepted again below this share: the gap keeps the broker from flapping.
@@ -72,20 +63,30 @@ class RetentionConfig:
     interval_ms: int = 10_000
 
     def __post_init__(self) -> None:
-        _require(self.max_age_hours > 0, "retention.max_age_hours", self.max_age_hours, "it must be above 0")
-        _require(
+        require(self.max_age_hours > 0, "retention.max_age_hours", self.max_age_hours, "it must be above 0")
+        require(
+            all(0 <= hour <= 23 for hour in self.delete_hours),
+            "retention.delete_hours",
+            self.delete_hours,
+            "an hour is 0 to 23",
+        )
+        require(
+            0 < self.delete_above <= 1, "retention.delete_above", self.delete_above, "it must be above 0 and at most 1"
+        )
+        require(
             0 < self.resume_below < self.refuse_at <= 1,
             "retention.resume_below",
             self.resume_below,
             f"it must be above 0 and below retention.refuse_at ({self.refuse_at}), which is at most 1",
         )
-        _require(self.interval_ms > 0, "retention.interval_ms", self.interval_ms, "it must be above 0")
+        require(self.interval_ms > 0, "retention.interval_ms", self.interval_ms, "it must be above 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
     """One store directory."""
 
+    #: The directory that holds `commitlog`, `consumequeue`, `index` and `config`.
     root: Path
     #: Length of a commit-log segment. RocketMQ opens a store only with the length it was written with.
     segment_bytes: int = 1 * GIB
@@ -116,19 +117,19 @@ class StoreConfig:
     retention: RetentionConfig = field(default_factory=RetentionConfig)
 
     def __post_init__(self) -> None:
-        _require(
+        require(
             4096 <= self.segment_bytes <= 2 * GIB - 4096 and self.segment_bytes % 4096 == 0,
             "store.segment_bytes",
             self.segment_bytes,
             "it must be a multiple of 4096 from 4096 to just under 2 GiB (sizes in the file are 31 bits)",
         )
-        _require(self.queue_file_entries > 0, "store.queue_file_entries", self.queue_file_entries, "it must be above 0")
-        _require(self.index_slots > 0, "store.index_slots", self.index_slots, "it must be above 0")
-        _require(self.index_entries > 1, "store.index_entries", self.index_entries, "it must be above 1")
-        _require(0 < self.max_body_bytes <= 64 * MIB, "store.max_body_bytes", self.max_body_bytes, "1 byte to 64 MiB")
-        _require(self.recovery_threads >= 0, "store.recovery_threads", self.recovery_threads, "it must not be negative")
-        _require(self.warm_bytes >= 0, "store.warm_bytes", self.warm_bytes, "it must not be negative")
-        _require(
+        require(self.queue_file_entries > 0, "store.queue_file_entries", self.queue_file_entries, "it must be above 0")
+        require(self.index_slots > 0, "store.index_slots", self.index_slots, "it must be above 0")
+        require(self.index_entries > 1, "store.index_entries", self.index_entries, "it must be above 1")
+        require(0 < self.max_body_bytes <= 64 * MIB, "store.max_body_bytes", self.max_body_bytes, "1 byte to 64 MiB")
+        require(self.recovery_threads >= 0, "store.recovery_threads", self.recovery_threads, "it must not be negative")
+        require(self.warm_bytes >= 0, "store.warm_bytes", self.warm_bytes, "it must not be negative")
+        require(
             self.transient_commit_ms > 0, "store.transient_commit_ms", self.transient_commit_ms, "it must be above 0"
         )
         parse_delay_levels(self.delay_levels)
@@ -142,12 +143,12 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
     delays: list[int] = []
     for word in text.split():
         number, unit = word[:-1], word[-1:]
-        _require(
+        require(
             unit in _UNITS_MS and number.isascii() and number.isdigit(),
             "store.delay_levels",
             text,
             f"{word!r} is not a number followed by s, m, h or d",
         )
         delays.append(int(number) * _UNITS_MS[unit])
-    _require(bool(delays), "store.delay_levels", text, "at least one level is needed")
+    require(bool(delays), "store.delay_levels", text, "at least one level is needed")
     return tuple(delays)

@@ -1,0 +1,274 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Sends in their usual form, from the bytes that were received to the log and to the bytes of the answer, in one loop.
+
+A fast path, not a second broker: it takes only the messages that need no decision (the topic is there, the queue is
+named, no delay, no transaction, no retry, nothing to be made), and stops before the first other one, which
+`processors.send` handles. What it stores and answers is what that would have stored and answered, to the byte.
+"""
+
+from libc.string cimport memcmp, memcpy
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.dict cimport PyDict_GetItem
+from cpython.object cimport PyObject
+
+from pyromq.records._kernel cimport RawDraft, get32, put32
+from pyromq.store._kernel cimport LogRun
+from pyromq.wire._kernel cimport SendHeader, read_send, unescape
+
+cdef enum:
+    ONE_WAY = 2
+    TRANSACTION_MASK = 12
+    INNER_BATCH = 128
+    # Properties have at most this many bytes; the cluster's name comes to them.
+    MAX_PROPERTIES = 32767
+    MAX_UNIQUE_KEY = 256
+    # More than everything in an answer but its texts.
+    ANSWER_BYTES = 2048
+    OUT_BYTES = 1 << 18
+
+cdef const unsigned char* HEX = b"0123456789ABCDEF"
+
+
+cdef class FastTopic:
+    """A topic that may be written to without further questions, and what came for it."""
+
+    cdef readonly bytes name
+    cdef readonly int queues
+    cdef readonly int flags
+    cdef public long long messages
+    cdef public long long body_bytes
+
+    def __init__(self, bytes name, int queues, int flags):
+        self.name = name
+        self.queues = queues
+        self.flags = flags
+        self.messages = 0
+        self.body_bytes = 0
+
+
+cdef unsigned char* put_bytes(unsigned char* at, bytes text) noexcept:
+    memcpy(at, <const unsigned char*>text, len(text))
+    return at + len(text)
+
+
+cdef unsigned char* put_number(unsigned char* at, long long value) noexcept:
+    cdef unsigned char digits[24]
+    cdef int count = 0
+    cdef unsigned long long rest
+    if value < 0:
+        at[0] = 45
+        at += 1
+        rest = <unsigned long long>(-(value + 1)) + 1
+    else:
+        rest = value
+    while True:
+        digits[count] = 48 + rest % 10
+        rest //= 10
+        count += 1
+        if rest == 0:
+            break
+    while count:
+        count -= 1
+        at[0] = digits[count]
+        at += 1
+    return at
+
+
+cdef struct Seen:
+    # What the properties of a message say that matters here.
+    bint special
+    const unsigned char* unique_key
+    int unique_size
+
+
+cdef bint named(const unsigned char* entry, Py_ssize_t size, const char* name, Py_ssize_t name_size) noexcept nogil:
+    return size > name_size and entry[name_size] == 1 and memcmp(entry, name, name_size) == 0
+
+
+cdef void look_at_properties(const unsigned char* properties, int size, Seen* seen) noexcept nogil:
+    cdef const unsigned char* at = properties
+    cdef const unsigned char* end = properties + size
+    cdef const unsigned char* stop
+    cdef Py_ssize_t length
+    seen.special = False
+    seen.unique_key = NULL
+    seen.unique_size = 0
+    while at < end:
+        stop = at
+        while stop < end and stop[0] != 2:
+            stop += 1
+        length = stop - at
+        if length:
+            if (named(at, length, "DELAY", 5) or named(at, length, "TRAN_MSG", 8) or named(at, length, "POP_CK", 6)
+                    or named(at, length, "CLUSTER", 7) or (length > 6 and memcmp(at, "TIMER_", 6) == 0)):
+                seen.special = True
+            elif named(at, length, "UNIQ_KEY", 8) and length > 9:
+                seen.unique_key = at + 9
+                seen.unique_size = <int>(length - 9)
+        at = stop + 1
+
+
+cdef bint is_plain(const unsigned char* text, int size) noexcept nogil:
+    """Letters and digits: the same in JSON."""
+    cdef int i
+    for i in range(size):
+        if not (48 <= text[i] <= 57 or 65 <= text[i] <= 90 or 97 <= text[i] <= 122):
+            return False
+    return True
+
+
+cdef class SendLoop:
+    """Takes sends from the bytes that one connection sent."""
+
+    cdef LogRun run
+    cdef dict topics
+    cdef bytes store_host
+    cdef bytes cluster_property
+    cdef tuple plain_answer
+    cdef tuple keyed_answer
+    cdef Py_ssize_t max_frame
+    cdef bint keep_ids
+    cdef readonly bytes answers
+    cdef readonly list correlation_ids
+    cdef bytes id_prefix
+    cdef unsigned char properties[MAX_PROPERTIES + 1024]
+    cdef bytearray out
+
+    def __init__(self, LogRun run, dict topics, bytes store_host, bytes cluster_property, plain_answer, keyed_answer,
+                 Py_ssize_t max_frame, bint keep_ids):
+        """`plain_answer` are the pieces around message id, queue, offset and correlation id; `keyed_answer` the same
+        for a message with a unique key, which comes behind the offset."""
+        self.run = run
+        self.topics = topics
+        self.store_host = store_host
+        self.cluster_property = cluster_property
+        self.plain_answer = tuple(plain_answer)
+        self.keyed_answer = tuple(keyed_answer)
+        if (len(self.plain_answer) != 5 or len(self.keyed_answer) != 6 or len(store_host) != 8
+                or len(cluster_property) > 1000 or sum(map(len, self.keyed_answer)) > ANSWER_BYTES - MAX_UNIQUE_KEY - 128):
+            raise ValueError("not for the fast path")
+        self.id_prefix = store_host.hex().upper().encode()
+        self.max_frame = max_frame
+        self.keep_ids = keep_ids
+        self.out = bytearray(OUT_BYTES + ANSWER_BYTES)
+        self.answers = b""
+        self.correlation_ids = []
+
+    def is_send(self, const unsigned char[::1] data, Py_ssize_t at):
+        """Does a send begin here? A quick look that may be wrong."""
+        return data.shape[0] - at > 32 and (
+            memcmp(&data[at] + 8, b'{"code":310,', 12) == 0 or memcmp(&data[at] + 8, b'{"code":10,', 11) == 0)
+
+    def take(self, const unsigned char[::1] data, Py_ssize_t at, bytes born_host):
+        """Store what can be stored without a question; where the first other frame begins. Answers are in `answers`."""
+        cdef const unsigned char* frame
+        cdef unsigned char* out = self.out
+        cdef unsigned char* put = out
+        cdef unsigned char* limit = out + OUT_BYTES
+        cdef Py_ssize_t size, header_size, end = data.shape[0]
+        cdef long long position, queue_offset = 0
+        cdef SendHeader header
+        cdef RawDraft raw
+        cdef Seen seen
+        self.answers = b""
+        if self.keep_ids:
+            self.correlation_ids = []
+        if len(born_host) != 8:
+            return at
+        raw.born_host = born_host
+        raw.born_size = 8
+        raw.store_host = self.store_host
+        raw.store_size = 8
+        raw.prepared_position = 0
+        while end - at >= 8 and put < limit:
+            frame = &data[at]
+            size = get32(frame)
+            header_size = get32(frame + 4)  # a JSON header: the high byte is 0
+            if size > self.max_frame or end - at - 4 < size or header_size + 4 > size:
+                break
+            if not read_send(frame + 8, header_size, &header):
+                break
+            raw.body = frame + 8 + header_size
+            raw.body_size = size - 4 - header_size
+            position = self.store_one(&header, &raw, &seen, &queue_offset)
+            if position < 0:
+                break
+            if not header.flags & ONE_WAY:
+                put = self.answer(put, &header, &seen, position, queue_offset)
+                if self.keep_ids:
+                    self.correlation_ids.append(header.correlation_id)
+            at += 4 + size
+        if put > out:
+            self.answers = PyBytes_FromStringAndSize(<char*>out, put - out)
+        return at
+
+    cdef long long store_one(self, SendHeader* header, RawDraft* raw, Seen* seen, long long* queue_offset):
+        """The position of the message in the log, or -1: not for the fast path."""
+        cdef PyObject* known
+        cdef FastTopic topic
+        cdef int size = 0
+        cdef long long position
+        if header.batch or header.flags & ~ONE_WAY or header.reconsume_times < 0:
+            return -1
+        if header.storage_flags < 0 or header.storage_flags & INNER_BATCH:
+            return -1
+        if header.born_timestamp_ms < 0 or header.properties_size > MAX_PROPERTIES or header.topic_size < 2:
+            return -1
+        known = PyDict_GetItem(self.topics, <bytes>header.topic[:header.topic_size])
+        if known == NULL:
+            return -1
+        topic = <FastTopic>known
+        if not 0 <= header.queue_id < topic.queues:
+            return -1
+        if header.properties_size:
+            size = unescape(header.properties, header.properties_size, self.properties)
+            if size < 0:
+                return -1
+        look_at_properties(self.properties, size, seen)
+        if seen.special or seen.unique_size > MAX_UNIQUE_KEY or not is_plain(seen.unique_key, seen.unique_size):
+            return -1
+        if size and self.properties[size - 1] != 2:
+            self.properties[size] = 2
+            size += 1
+        memcpy(self.properties + size, <const unsigned char*>self.cluster_property, len(self.cluster_property))
+        size += <int>len(self.cluster_property)
+        raw.topic = header.topic
+        raw.topic_size = header.topic_size
+        raw.properties = self.properties
+        raw.properties_size = size
+        raw.queue_id = header.queue_id
+        raw.flags = (header.storage_flags & ~TRANSACTION_MASK) | topic.flags
+        raw.user_flag = header.user_flag
+        raw.reconsume_times = header.reconsume_times
+        raw.born_timestamp_ms = header.born_timestamp_ms
+        position = self.run.append(raw, queue_offset)
+        if position >= 0:
+            topic.messages += 1
+            topic.body_bytes += raw.body_size
+        return position
+
+    cdef unsigned char* answer(
+            self, unsigned char* frame, SendHeader* header, Seen* seen, long long position, long long queue_offset):
+        """One whole answer; behind it."""
+        cdef unsigned char* at = frame + 8
+        cdef bint keyed = seen.unique_key != NULL
+        cdef tuple pieces = self.keyed_answer if keyed else self.plain_answer
+        cdef int digit
+        at = put_bytes(at, <bytes>pieces[0])
+        at = put_bytes(at, self.id_prefix)
+        for digit in range(16):
+            at[digit] = HEX[(position >> (60 - 4 * digit)) & 15]
+        at = put_bytes(at + 16, <bytes>pieces[1])
+        at = put_number(at, header.queue_id)
+        at = put_bytes(at, <bytes>pieces[2])
+        at = put_number(at, queue_offset)
+        at = put_bytes(at, <bytes>pieces[3])
+        if keyed:
+            memcpy(at, seen.unique_key, seen.unique_size)
+            at = put_bytes(at + seen.unique_size, <bytes>pieces[4])
+        at = put_number(at, header.correlation_id)
+        at = put_bytes(at, <bytes>pieces[5 if keyed else 4])
+        put32(frame, <unsigned int>(at - frame - 4))
+        put32(frame + 4, <unsigned int>(at - frame - 8))
+        return at

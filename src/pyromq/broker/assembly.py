@@ -1,0 +1,153 @@
+"""The broker's life: how it starts, what runs beside it, how it stops.
+
+    async with Broker(config).running() as broker:
+        await broker.wait_failed()      # returns only by raising what stopped the broker
+
+It starts in this order: lock and recover the store, read the tables, listen, register with the name servers. It stops
+in the other: say goodbye to the name servers, answer what is under way, write the tables, close the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import AsyncIterator
+
+from pyromq.broker.parts import Parts
+from pyromq.broker.settings import Settings
+from pyromq.broker.tables import Tables
+from pyromq.clock import Clock, SystemClock
+from pyromq.config import BrokerConfig
+from pyromq.errors import NotNow, StoreFenced
+from pyromq.net.address import pack_address, shown_address
+from pyromq.net.client import Client
+from pyromq.net.peer import Peer
+from pyromq.net.server import Server
+from pyromq.net.service import Answer, Service
+from pyromq.store.message_store import MessageStore
+from pyromq.telemetry import Telemetry
+from pyromq.wire.command import Command
+from pyromq.wire.responses import refusal
+
+log = logging.getLogger("pyromq.broker")
+
+#: How often silent clients are looked for.
+EXPIRY_SECONDS = 10.0
+#: A position that no log reaches: waiting for it ends only when the store fails.
+NEVER = 1 << 62
+
+
+class Broker:
+    """One broker in this process."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        clock: Clock | None = None,
+        telemetry: Telemetry | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.config = config
+        self.clock: Clock = clock or SystemClock()
+        self.telemetry = telemetry or Telemetry()
+        self.store = MessageStore(config.store, clock=self.clock, telemetry=self.telemetry)
+        self.server = Server(self._handle, config.limits, on_disconnect=self._disconnected, clock=self.clock)
+        #: None until the broker serves.
+        self.parts: Parts | None = None
+        self._rng = rng or random.Random()  # noqa: S311  it chooses queues
+        self._service: Service | None = None
+
+    @property
+    def address(self) -> str:
+        """Where clients reach this broker."""
+        return shown_address(self.config.client_host, self.server.port)
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[Broker]:
+        """Start, serve until the block ends, stop. Raises StoreLocked, CorruptStore, ConfigError, StoreFenced."""
+        async with self.store.running():
+            settings = Settings(self.config, self.store.disk, self.store.paths.config, self.clock)
+            settings.load()
+            tables = Tables(self.config, self.store, self.clock)
+            try:
+                async with self._serving(settings, tables):
+                    yield self
+            finally:
+                await tables.save()
+
+    @contextlib.asynccontextmanager
+    async def _serving(self, settings: Settings, tables: Tables) -> AsyncIterator[None]:
+        await self.server.start(self.config.listen_host, self.config.listen_port)
+        client = Client()
+        try:
+            store_host = pack_address(self.config.client_host, self.server.port)
+            parts = Parts(settings, self.store, tables, client, self.address, store_host, self.clock, self._rng)
+            self.parts, self._service = parts, Service(parts.handlers())
+            self.server.fast_path = parts.fast_sends
+            async with self._working_beside(parts):
+                try:
+                    await parts.registrar.start()
+                    yield
+                finally:
+                    await self._stop_serving(parts)
+        finally:
+            await self.server.stop()
+            await client.close()
+
+    async def _stop_serving(self, parts: Parts) -> None:
+        await parts.registrar.stop()
+        self.server.fast_path = None
+        parts.holds.release()
+        if parts.fast_sends is not None:
+            await parts.fast_sends.settled()
+        await self.server.stop()
+
+    @contextlib.asynccontextmanager
+    async def _working_beside(self, parts: Parts) -> AsyncIterator[None]:
+        loop = asyncio.get_running_loop()
+        tasks = [loop.create_task(work) for work in (*parts.work(), self._expire_clients(parts))]
+        for task in tasks:
+            task.add_done_callback(self._task_ended)
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def wait_failed(self) -> None:
+        """Wait until the store can no longer keep its promise; tell those who wait for it, and raise StoreFenced."""
+        try:
+            await self.store.marks.synced.wait(NEVER)
+        except StoreFenced as fenced:
+            if self.parts is not None and self.parts.fast_sends is not None:
+                self.parts.fast_sends.fail(fenced)
+            raise
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        """What runs beside may not end unseen: something would silently no longer happen."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.critical("a part of the broker stopped working", exc_info=error)
+            self.store.fence(error)
+
+    async def _expire_clients(self, parts: Parts) -> None:
+        while True:
+            await asyncio.sleep(EXPIRY_SECONDS)
+            parts.members.expire()
+
+    # --- what the server calls ---------------------------------------------------------------------------------------
+
+    def _handle(self, command: Command, peer: Peer) -> Answer:
+        if self._service is None:
+            return refusal(NotNow("the broker is starting: try again in a moment"))
+        return self._service.handle(command, peer)
+
+    def _disconnected(self, peer: Peer) -> None:
+        if self.parts is not None:
+            self.parts.members.disconnected(peer)

@@ -1,0 +1,280 @@
+"""Who is connected: producers and consumers by group, as their heartbeats tell. Pure: time is handed in.
+
+A member is a connection. It stays until it says goodbye, its connection ends, or it was not heard for too long. A
+client that connected again may have two for a while: it counts once. What changed for which group is returned, so that
+the caller tells the members.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from pyromq.filters.subscription import Subscription
+from pyromq.net.peer import Peer
+
+#: What a member asks for: topic, kind and expression of each of its subscriptions.
+Wish = frozenset[tuple[str, str, str]]
+Counted = TypeVar("Counted")
+
+BROADCASTING = "BROADCASTING"
+
+
+@dataclass(slots=True)
+class Member:
+    """One client process in one group."""
+
+    peer: Peer
+    client_id: str
+    language: str
+    version: int
+    last_seen_ms: int
+
+
+def newest(members: Mapping[Peer, Member]) -> Member | None:
+    """The member that was heard last; one whose connection is open comes before any that is not."""
+    return max(members.values(), key=lambda one: (one.peer.is_open, one.last_seen_ms), default=None)
+
+
+@dataclass(slots=True)
+class ConsumerGroup:
+    """The consumers of a group, and what they subscribe to."""
+
+    name: str
+    consume_type: str = "CONSUME_PASSIVELY"
+    message_model: str = "CLUSTERING"
+    consume_from: str = "CONSUME_FROM_LAST_OFFSET"
+    members: dict[Peer, Member] = field(default_factory=dict)
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    changed_ms: int = 0
+    #: Under which number the client that told these subscriptions knows them; 0: it has none, None: nobody told any.
+    fingerprint: int | None = None
+    wishes: dict[Peer, Wish] = field(default_factory=dict)
+    _wish_counts: Counter[Wish] = field(default_factory=Counter)
+    #: Each client with the number of its connections.
+    _clients: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def is_broadcast(self) -> bool:
+        return self.message_model == BROADCASTING
+
+    @property
+    def disagrees(self) -> bool:
+        """Do members subscribe to different things? Then each of them gets messages that only another one wanted."""
+        return len(self._wish_counts) > 1
+
+    def client_ids(self) -> list[str]:
+        """Each client once, however many connections it has."""
+        return list(self._clients)
+
+    def find(self, client_id: str) -> Member | None:
+        return newest({peer: one for peer, one in self.members.items() if one.client_id == client_id})
+
+    def put(self, member: Member) -> bool:
+        """Note a member; True when the group has other clients than before."""
+        known = self.members.get(member.peer)
+        self.members[member.peer] = member
+        if known is not None and known.client_id == member.client_id:
+            return False
+        lost = known is not None and _count_down(self._clients, known.client_id)
+        self._clients[member.client_id] += 1
+        return lost or self._clients[member.client_id] == 1
+
+    def take(self, peer: Peer) -> bool:
+        """Forget a member; True when that was the last connection of its client."""
+        self.wish(peer, None)
+        member = self.members.pop(peer, None)
+        return member is not None and _count_down(self._clients, member.client_id)
+
+    def wish(self, peer: Peer, wish: Wish | None) -> None:
+        """What a member wants from now on; None: nothing."""
+        before = self.wishes.pop(peer, None)
+        if before is not None:
+            _count_down(self._wish_counts, before)
+        if wish is not None:
+            self.wishes[peer] = wish
+            self._wish_counts[wish] += 1
+
+
+def _count_down(counts: Counter[Counted], one: Counted) -> bool:
+    """True when that was the last."""
+    counts[one] -= 1
+    if counts[one]:
+        return False
+    del counts[one]
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSeen:
+    """What one heartbeat says of one consumer group. No subscriptions: those that are known stay."""
+
+    group: str
+    consume_type: str
+    message_model: str
+    consume_from: str
+    subscriptions: Mapping[str, Subscription] | None
+    fingerprint: int = 0
+
+
+class _GroupsOfPeer:
+    """In which groups a connection is: its end must not cost a look at every group."""
+
+    def __init__(self) -> None:
+        self._groups: dict[Peer, set[str]] = {}
+
+    def add(self, peer: Peer, group: str) -> None:
+        self._groups.setdefault(peer, set()).add(group)
+
+    def discard(self, peer: Peer, group: str) -> None:
+        groups = self._groups.get(peer)
+        if groups is not None:
+            groups.discard(group)
+            if not groups:
+                del self._groups[peer]
+
+    def of(self, peer: Peer) -> list[str]:
+        return sorted(self._groups.get(peer, ()))
+
+
+class Producers:
+    """Producers by group. A transaction is checked back with any of them."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[Peer, Member]] = {}
+        self._of_peer = _GroupsOfPeer()
+        self._clients: dict[str, dict[Peer, Member]] = {}
+
+    def seen(self, group: str, member: Member) -> None:
+        known = self._groups.setdefault(group, {}).get(member.peer)
+        if known is not None and known.client_id != member.client_id:
+            self._forget_client(known)
+        self._groups[group][member.peer] = member
+        self._of_peer.add(member.peer, group)
+        self._clients.setdefault(member.client_id, {})[member.peer] = member
+
+    def members(self, group: str) -> list[Member]:
+        return list(self._groups.get(group, {}).values())
+
+    def groups(self) -> Mapping[str, Mapping[Peer, Member]]:
+        return self._groups
+
+    def find_client(self, client_id: str) -> Member | None:
+        """The newest connection of a client, in whichever group."""
+        return newest(self._clients.get(client_id, {}))
+
+    def left(self, group: str, peer: Peer) -> None:
+        members = self._groups.get(group, {})
+        member = members.pop(peer, None)
+        if member is None:
+            return
+        if not members:
+            del self._groups[group]
+        self._of_peer.discard(peer, group)
+        if not self._of_peer.of(peer):
+            self._forget_client(member)
+
+    def disconnected(self, peer: Peer) -> None:
+        for group in self._of_peer.of(peer):
+            self.left(group, peer)
+
+    def expire(self, before_ms: int) -> list[Member]:
+        """Forget those not heard since then; who they were."""
+        late = [
+            (group, member)
+            for group, members in self._groups.items()
+            for member in members.values()
+            if member.last_seen_ms < before_ms
+        ]
+        for group, member in late:
+            self.left(group, member.peer)
+        return [member for _, member in late]
+
+    def _forget_client(self, member: Member) -> None:
+        connections = self._clients.get(member.client_id, {})
+        connections.pop(member.peer, None)
+        if not connections:
+            self._clients.pop(member.client_id, None)
+
+
+class Consumers:
+    """Consumers by group."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, ConsumerGroup] = {}
+        self._of_peer = _GroupsOfPeer()
+
+    def __iter__(self) -> Iterator[ConsumerGroup]:
+        return iter(list(self._groups.values()))
+
+    def get(self, group: str) -> ConsumerGroup | None:
+        return self._groups.get(group)
+
+    def seen(self, what: ConsumerSeen, member: Member, now_ms: int) -> bool:
+        """A heartbeat. True: members or subscriptions changed, and the group should know."""
+        group = self._groups.get(what.group)
+        if group is None:
+            group = self._groups[what.group] = ConsumerGroup(what.group)
+        joined = group.put(member)
+        self._of_peer.add(member.peer, group.name)
+        group.consume_type, group.message_model = what.consume_type, what.message_model
+        group.consume_from = what.consume_from
+        changed = False
+        if what.subscriptions is not None:
+            changed = _merge(group, what.subscriptions)
+            group.fingerprint = what.fingerprint
+            group.wish(member.peer, _wish(what.subscriptions))
+        if joined or changed:
+            group.changed_ms = now_ms
+        return joined or changed
+
+    def left(self, group_name: str, peer: Peer) -> bool:
+        """True when the group lost a client by this, and others should know that it is gone."""
+        group = self._groups.get(group_name)
+        if group is None:
+            return False
+        is_gone = group.take(peer)
+        self._of_peer.discard(peer, group_name)
+        if not group.members:
+            del self._groups[group_name]
+        return is_gone
+
+    def disconnected(self, peer: Peer) -> list[str]:
+        """The groups that lost a client."""
+        return [group for group in self._of_peer.of(peer) if self.left(group, peer)]
+
+    def expire(self, before_ms: int) -> list[tuple[str, Member]]:
+        """Forget those not heard since then; who they were."""
+        late = [
+            (group.name, member)
+            for group in self
+            for member in group.members.values()
+            if member.last_seen_ms < before_ms
+        ]
+        for name, member in late:
+            self.left(name, member.peer)
+        return late
+
+    def groups_of_topic(self, topic: str) -> set[str]:
+        return {group.name for group in self if topic in group.subscriptions}
+
+
+def _wish(subscriptions: Mapping[str, Subscription]) -> Wish:
+    return frozenset((one.topic, one.kind, one.expression) for one in subscriptions.values())
+
+
+def _merge(group: ConsumerGroup, wanted: Mapping[str, Subscription]) -> bool:
+    """Take over newer subscriptions, drop topics that are not named any more; True when the set of topics changed.
+
+    The last one to speak is believed, as in RocketMQ: the members of a group are meant to want the same.
+    """
+    before = set(group.subscriptions)
+    for topic, subscription in wanted.items():
+        known = group.subscriptions.get(topic)
+        if known is None or subscription.version > known.version:
+            group.subscriptions[topic] = subscription
+    for topic in before - wanted.keys():
+        del group.subscriptions[topic]
+    return set(group.subscriptions) != before

@@ -1,0 +1,182 @@
+"""The way of most messages: many sends of one read, stored and answered in one compiled loop (see `_kernel.pyx`).
+
+Whatever needs a decision is left to `processors.send`; so is everything while the broker is busy, read-only or fenced,
+where that one says why. The shape of an answer is taken from the ordinary encoder, once, so that there is one
+definition of it.
+
+Under sync flush the answers wait here until their messages are on the disk: all that one sync reached leave together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyromq.broker import names
+from pyromq.broker.compiled import KERNEL
+from pyromq.broker.overload import Overload
+from pyromq.broker.receipts import receipt_fields
+from pyromq.broker.statistics import Statistics
+from pyromq.config import BrokerConfig
+from pyromq.config.broker import WRITE
+from pyromq.errors import PyroMQError
+from pyromq.model.message import PackedHost
+from pyromq.model.topic import TopicConfig
+from pyromq.net.connection import Connection
+from pyromq.records.layout import FLAG_MULTI_TAGS
+from pyromq.store.compiled import KERNEL as STORE_KERNEL
+from pyromq.store.message_store import MessageStore
+from pyromq.wire.command import Command
+from pyromq.wire.frames import encode_frame
+from pyromq.wire.header import encode_header
+from pyromq.wire.responses import SendReceipt, answer_to, refusal
+
+if TYPE_CHECKING:
+    from pyromq.broker._kernel import FastTopic
+
+#: Stand for the values in the pattern of an answer.
+_ID, _QUEUE, _OFFSET, _KEY, _CORRELATION = "@ID@", 1_111_111_111, 2_222_222_222_222, "@KEY@", 1_333_333_333
+
+
+@dataclass(slots=True)
+class _Held:
+    """Answers that leave when the log is on the disk up to a position."""
+
+    position: int
+    connection: Connection
+    answers: bytes
+    correlation_ids: list[int]
+
+
+class FastSends:
+    """A `FastPath` of the server."""
+
+    def __init__(
+        self,
+        config: Callable[[], BrokerConfig],
+        topics: Iterable[TopicConfig],
+        store: MessageStore,
+        overload: Overload,
+        store_host: PackedHost,
+        statistics: Statistics,
+    ) -> None:
+        assert KERNEL is not None
+        assert STORE_KERNEL is not None
+        self._config = config
+        self._all_topics = topics
+        self._store = store
+        self._overload = overload
+        self._statistics = statistics
+        self._waits = store.config.flush.sync
+        self._run: Any = STORE_KERNEL.LogRun()
+        #: By name; the loop looks here and nowhere else.
+        self.topics: dict[bytes, FastTopic] = {}
+        cluster = f"CLUSTER\x01{config().cluster}\x02".encode()
+        self._loop: Any = KERNEL.SendLoop(
+            self._run, self.topics, store_host, cluster, *answer_patterns(config()),
+            config().limits.max_frame_bytes, self._waits,
+        )  # fmt: skip
+        self._held: deque[_Held] = deque()
+        self.held_sends = 0
+        statistics.before_sample(self.count_up)
+        if self._waits:
+            store.marks.synced.listen(self._synced)
+        self.topics_changed()
+
+    def topics_changed(self) -> None:
+        """Look again which topics need no decision."""
+        assert KERNEL is not None
+        self.count_up()
+        wanted = {topic.name.encode(): _shape(topic) for topic in self._all_topics if _is_plain(topic)}
+        for name in [name for name, known in self.topics.items() if wanted.get(name) != (known.queues, known.flags)]:
+            del self.topics[name]
+        for name, shape in wanted.items():
+            if name not in self.topics:
+                self.topics[name] = KERNEL.FastTopic(name, *shape)
+
+    def take(self, data: memoryview, at: int, connection: Connection) -> int:
+        """Store and answer the sends at the front; where the first other frame begins."""
+        loop, store = self._loop, self._store
+        if not loop.is_send(data, at) or not self._config().permission & WRITE or self._overload.reason() is not None:
+            return at
+        if not store.open_run(self._run):
+            return at
+        try:
+            at = loop.take(data, at, connection.packed_address)
+        finally:
+            end = store.close_run(self._run)
+        if loop.answers:
+            if self._waits:
+                self._hold(_Held(end, connection, loop.answers, loop.correlation_ids))
+            else:
+                connection.put_bytes(loop.answers)
+        return at
+
+    def count_up(self) -> None:
+        """Tell the statistics what came since the last time."""
+        for topic in self.topics.values():
+            if topic.messages:
+                self._statistics.sent(topic.name.decode(), topic.messages, topic.body_bytes)
+                topic.messages = topic.body_bytes = 0
+
+    # --- sync flush --------------------------------------------------------------------------------------------------
+
+    def _hold(self, held: _Held) -> None:
+        self._held.append(held)
+        self.held_sends += len(held.correlation_ids)
+        self._store.flusher.wake()
+
+    def _synced(self, position: int) -> None:
+        """The log is on the disk up to here."""
+        while self._held and self._held[0].position <= position:
+            held = self._held.popleft()
+            self.held_sends -= len(held.correlation_ids)
+            held.connection.put_bytes(held.answers)
+
+    async def settled(self) -> None:
+        """Return when nobody waits any more."""
+        if self._held:
+            with contextlib.suppress(PyroMQError):  # those who wait are told of it by `fail`
+                await self._store.marks.synced.wait(self._held[-1].position)
+
+    def fail(self, error: PyroMQError) -> None:
+        """The disk did not confirm: nobody who waits may be told that it did."""
+        response = refusal(error)
+        while self._held:
+            held = self._held.popleft()
+            for correlation_id in held.correlation_ids:
+                command = Command(code=0, correlation_id=correlation_id)
+                held.connection.put_bytes(encode_frame(answer_to(command, response)))
+        self.held_sends = 0
+
+
+def _is_plain(topic: TopicConfig) -> bool:
+    return (
+        topic.writable and not names.is_retry_topic(topic.name) and names.may_send(topic.name) and len(topic.name) > 1
+    )
+
+
+def _shape(topic: TopicConfig) -> tuple[int, int]:
+    flags = FLAG_MULTI_TAGS if topic.filter_type == "MULTI_TAG" else 0
+    return max(topic.write_queues, topic.read_queues), flags
+
+
+def answer_patterns(config: BrokerConfig) -> tuple[list[bytes], list[bytes]]:
+    """The pieces of an answer around its values: for a message without a unique key, and with one."""
+    return _pattern(config, None), _pattern(config, _KEY)
+
+
+def _pattern(config: BrokerConfig, key: str | None) -> list[bytes]:
+    receipt = SendReceipt(
+        message_id=_ID, queue_id=_QUEUE, queue_offset=_OFFSET, transaction_id=key, more=receipt_fields(config)
+    )
+    rest = encode_header(answer_to(Command(code=0, correlation_id=_CORRELATION), receipt))
+    pieces: list[bytes] = []
+    for value in (_ID, _QUEUE, _OFFSET, *([key] if key else []), _CORRELATION):
+        piece, found, rest = rest.partition(str(value).encode())
+        assert found, "the answer of a send has another order of fields"
+        pieces.append(piece)
+    return [*pieces, rest]

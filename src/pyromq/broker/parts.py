@@ -1,0 +1,212 @@
+"""What a broker is made of, made in the order in which one needs the other, and which part handles which request.
+
+Each part gets what it uses and nothing else; this is the one module that knows all of them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Coroutine
+from typing import Any
+
+from pyromq.broker.clients import Consumers, Producers
+from pyromq.broker.compiled import KERNEL
+from pyromq.broker.delays import Delays
+from pyromq.broker.fast_sends import FastSends
+from pyromq.broker.groups import Groups
+from pyromq.broker.holds import Holds
+from pyromq.broker.locks import QueueLocks
+from pyromq.broker.overload import Overload
+from pyromq.broker.processors.admin_broker import BrokerAdmin
+from pyromq.broker.processors.admin_clients import ClientAdmin
+from pyromq.broker.processors.admin_groups import GroupAdmin
+from pyromq.broker.processors.admin_offsets import OffsetAdmin
+from pyromq.broker.processors.admin_topics import TopicAdmin
+from pyromq.broker.processors.members import MemberProcessor
+from pyromq.broker.processors.offsets import OffsetProcessor
+from pyromq.broker.processors.pull import PullProcessor
+from pyromq.broker.processors.query import QueryProcessor
+from pyromq.broker.processors.reply import ReplyProcessor
+from pyromq.broker.processors.send import SendProcessor
+from pyromq.broker.processors.send_back import SendBackProcessor
+from pyromq.broker.processors.transaction import TransactionProcessor
+from pyromq.broker.progress import Progress
+from pyromq.broker.registration import Registrar
+from pyromq.broker.resets import Resets
+from pyromq.broker.runtime_info import RuntimeInfo
+from pyromq.broker.settings import Settings
+from pyromq.broker.statistics import Statistics
+from pyromq.broker.tables import Tables
+from pyromq.broker.topics import Topics
+from pyromq.broker.transactions.check_back import CheckBack
+from pyromq.broker.transactions.journal import Journal
+from pyromq.broker.writer import Writer
+from pyromq.clock import Clock
+from pyromq.config import BrokerConfig, parse_delay_levels
+from pyromq.model.data_version import DataVersion
+from pyromq.model.message import PackedHost
+from pyromq.model.topic import TopicConfig
+from pyromq.net.client import Client
+from pyromq.net.service import Handler
+from pyromq.records.layout import HOST_V4
+from pyromq.store.message_store import MessageStore
+from pyromq.wire import requests
+from pyromq.wire.requests import Request
+from pyromq.wire.transaction_requests import ResumeCheck
+
+
+class Parts:
+    """Made when the store is open and the broker's own address is known."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: MessageStore,
+        tables: Tables,
+        client: Client,
+        address: str,
+        store_host: PackedHost,
+        clock: Clock,
+        rng: random.Random,
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._tables = tables
+        self._address = address
+        self._clock = clock
+        config = settings.current
+        self.delay_levels = len(parse_delay_levels(config().store.delay_levels))
+        # What the broker knows.
+        self.registrar = Registrar(config, address, self._known_topics, client, clock)
+        self.topics = Topics(tables.topics, config, self._topics_changed)
+        self.groups = Groups(tables.groups, config, tables.settings_saver.changed)
+        self.producers, self.consumers = Producers(), Consumers()
+        self.locks = QueueLocks()
+        self.progress = Progress(tables.offsets, store)
+        self.resets = Resets()
+        self.statistics = Statistics(clock)
+        # What runs beside the requests.
+        self.overload = Overload(lambda: config().overload, store.marks, clock)
+        self.writer = Writer(store)
+        self.holds = Holds(store.arrivals, config().max_held_pulls)
+        self.fast_sends = self._fast_sends(store_host)
+        self.topics.add_system_topics(self.delay_levels)
+        self.groups.add_system_groups()
+        self.delays = Delays(store, self.writer, tables.delays, self.topics, clock)
+        self.journal = Journal(store, self.writer, tables.offsets, clock, store_host)
+        self.check_back = CheckBack(config, self.journal, self.producers, self.topics, clock)
+        # Who handles requests.
+        self.members = MemberProcessor(
+            config, self.topics, self.groups, self.producers, self.consumers, self.locks, clock
+        )
+        self.transaction = TransactionProcessor(config, self.journal, self.delays.divert)
+        self.send = SendProcessor(
+            config, self.topics, self.groups, self.writer, self.overload, store_host, self.statistics,
+            transactions=self.transaction.prepare, delay=self.delays.divert, rng=rng, in_order=self._consumes_in_order,
+        )  # fmt: skip
+        self.send_back = SendBackProcessor(
+            config, self.topics, self.groups, self.writer, self.overload, store, store_host, self.statistics,
+            delay=self.delays.divert, rng=rng,
+        )  # fmt: skip
+        self.pull = PullProcessor(
+            config, self.topics, self.groups, self.consumers, self.progress, store, self.holds,
+            resets=self.resets, statistics=self.statistics,
+        )  # fmt: skip
+        self.offsets = OffsetProcessor(self.topics, self.groups, self.progress, store, self.resets)
+        self.query = QueryProcessor(store)
+        self.reply = ReplyProcessor(config, self.send, self.producers, self.writer, address, clock)
+        settings.on_change.append(self._settings_changed)
+
+    def _fast_sends(self, store_host: PackedHost) -> FastSends | None:
+        if KERNEL is None or len(store_host) != HOST_V4:
+            return None
+        return FastSends(
+            self._settings.current, self._tables.topics, self._store, self.overload, store_host, self.statistics
+        )
+
+    def _consumes_in_order(self, group: str) -> bool:
+        expiry_ms = self._settings.current().queue_lock_expiry_ms
+        return self.locks.is_held(group, int(self._clock.monotonic() * 1000), expiry_ms)
+
+    # --- changes -----------------------------------------------------------------------------------------------------
+
+    def _known_topics(self) -> tuple[DataVersion, list[TopicConfig]]:
+        return self._tables.topics.version, list(self._tables.topics)
+
+    def _topics_changed(self) -> None:
+        self._tables.settings_saver.changed()
+        self.registrar.topics_changed()
+        if self.fast_sends is not None:
+            self.fast_sends.topics_changed()
+
+    def _settings_changed(self, config: BrokerConfig) -> None:
+        """Somebody changed settings over the network."""
+        self._store.cleaner.retention = config.store.retention
+        self._tables.topics.renew()  # what name servers are told of topics depends on settings
+        self.topics.add_system_topics(self.delay_levels)
+
+    # --- for the assembly --------------------------------------------------------------------------------------------
+
+    def work(self) -> list[Coroutine[Any, Any, None]]:
+        """What runs beside, for as long as the broker does."""
+        return [
+            *self._tables.work(),
+            self.overload.run(),
+            self.statistics.run(),
+            self.delays.run(),
+            self.check_back.run(),
+        ]
+
+    def handlers(self) -> dict[type[Request], Handler]:
+        """Which part handles which request."""
+        return {**self._of_clients(), **self._of_admin()}
+
+    def _of_clients(self) -> dict[type[Request], Handler]:
+        return {
+            requests.SendMessage: self.send.send,
+            requests.SendReply: self.reply.reply,
+            requests.SendBack: self.send_back.send_back,
+            requests.EndTransaction: self.transaction.end,
+            ResumeCheck: self.transaction.resume,
+            requests.PullMessage: self.pull.pull,
+            requests.QueryConsumerOffset: self.offsets.query,
+            requests.UpdateConsumerOffset: self.offsets.update,
+            requests.SearchOffset: self.offsets.search,
+            requests.GetMaxOffset: self.offsets.maximum,
+            requests.GetMinOffset: self.offsets.minimum,
+            requests.GetEarliestStoreTime: self.offsets.earliest_store_time,
+            requests.QueryMessage: self.query.query,
+            requests.ViewMessage: self.query.view,
+            requests.Heartbeat: self.members.heartbeat,
+            requests.UnregisterClient: self.members.unregister,
+            requests.CheckClientConfig: self.members.check_config,
+            requests.GetConsumerList: self.members.consumer_list,
+            requests.LockQueues: self.members.lock,
+            requests.UnlockQueues: self.members.unlock,
+        }
+
+    def _of_admin(self) -> dict[type[Request], Handler]:
+        config, store, levels = self._settings.current, self._store, self.delay_levels
+        delays = self._tables.delays
+        info = RuntimeInfo(
+            config, store, self.statistics, self._clock,
+            delays=delays, delay_levels=levels, loop_lag_ms=lambda: self.overload.lag_ms,
+        )  # fmt: skip
+        topics = TopicAdmin(
+            config, self._address, self.topics, self.consumers, self.progress, self.resets, store, self.statistics
+        )
+        groups = GroupAdmin(
+            self.groups, self.progress, self.resets, self.locks, self.statistics, self._tables.settings_saver.changed
+        )
+        offsets = OffsetAdmin(
+            config, self._address, self.topics, self.groups, self.consumers, self.progress, self.resets, store,
+            self.statistics, self._clock, wake=self.holds.arrived, delays=delays, delay_levels=levels,
+        )  # fmt: skip
+        clients = ClientAdmin(config, self.topics, self.groups, self.producers, self.consumers, store)
+        broker = BrokerAdmin(
+            self._settings, self.statistics, info, lambda at_any_hour: store.clean_soon(at_any_hour=at_any_hour)
+        )
+        handlers: dict[type[Request], Handler] = {}
+        for part in (topics, groups, offsets, clients, broker):
+            handlers.update(part.handlers())
+        return handlers

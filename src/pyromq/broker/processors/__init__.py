@@ -1,0 +1,1 @@
+"""What the broker does with each kind of request, a module for each subject."""

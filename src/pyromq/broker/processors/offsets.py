@@ -1,0 +1,75 @@
+"""Offsets: how far a group is, and where a queue begins and ends."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from pyromq.broker.groups import Groups
+from pyromq.broker.progress import Progress
+from pyromq.broker.resets import Resets
+from pyromq.broker.topics import Topics
+from pyromq.errors import GroupNotFound, NotFound
+from pyromq.model.ids import QueueId
+from pyromq.net.peer import Peer
+from pyromq.store.message_store import MessageStore
+from pyromq.wire.requests import (
+    GetEarliestStoreTime,
+    GetMaxOffset,
+    GetMinOffset,
+    QueryConsumerOffset,
+    SearchOffset,
+    UpdateConsumerOffset,
+)
+from pyromq.wire.responses import OffsetAnswer, Response, StoreTimeAnswer
+
+
+class OffsetProcessor:
+    """Handles the requests about offsets that ordinary clients make."""
+
+    def __init__(self, topics: Topics, groups: Groups, progress: Progress, store: MessageStore, resets: Resets) -> None:
+        self._topics = topics
+        self._groups = groups
+        self._progress = progress
+        self._store = store
+        self._resets = resets
+
+    def query(self, request: QueryConsumerOffset, peer: Peer) -> Response:
+        """Raises NotFound: the group has no progress here, and its consumer decides where to begin."""
+        offset = self._progress.offset_of(request.group, request.topic, request.queue_id)
+        if offset is None and request.zero_if_not_found:
+            offset = self._progress.start_of(request.topic, request.queue_id)
+        if offset is None:
+            raise NotFound(f"the group {request.group} has no offset for {QueueId(request.topic, request.queue_id)}")
+        return OffsetAnswer(offset=offset)
+
+    def update(self, request: UpdateConsumerOffset, peer: Peer) -> Response:
+        """Raises GroupNotFound, TopicNotFound, IllegalOffset; the progress stays what it was."""
+        if self._groups.get(request.group) is None:
+            raise GroupNotFound(f"Group {request.group} not exist! Its progress cannot be kept: make the group first")
+        self._topics.require(request.topic)
+        if self._resets.is_pending(request.group, request.topic, request.queue_id):
+            return Response(reason="Offset has been previously reset: the next pull is told where to go on")
+        self._progress.commit(request.group, request.topic, request.queue_id, request.offset)
+        return Response()
+
+    def search(self, request: SearchOffset, peer: Peer) -> Awaitable[Response]:
+        return self._search(request)
+
+    async def _search(self, request: SearchOffset) -> Response:
+        upper = request.boundary.upper() == "UPPER"
+        offset = await self._store.offset_at_soon(request.topic, request.queue_id, request.timestamp_ms, upper=upper)
+        return OffsetAnswer(offset=offset)
+
+    def maximum(self, request: GetMaxOffset, peer: Peer) -> Response:
+        return OffsetAnswer(offset=self._store.max_offset(request.topic, request.queue_id))
+
+    def minimum(self, request: GetMinOffset, peer: Peer) -> Response:
+        return OffsetAnswer(offset=self._store.min_offset(request.topic, request.queue_id))
+
+    def earliest_store_time(self, request: GetEarliestStoreTime, peer: Peer) -> Awaitable[Response]:
+        """When the oldest message of a queue was stored; -1 when there is none."""
+        return self._earliest(request)
+
+    async def _earliest(self, request: GetEarliestStoreTime) -> Response:
+        stored_ms = await self._store.earliest_store_time_soon(request.topic, request.queue_id)
+        return StoreTimeAnswer(timestamp_ms=-1 if stored_ms is None else stored_ms)

@@ -1,0 +1,232 @@
+"""Sending: one message, or a batch of one queue.
+
+Checks come first and store nothing; then the message is appended, and the answer leaves when the broker's promise
+holds.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+
+from pyromq.broker import names, properties
+from pyromq.broker.groups import Groups
+from pyromq.broker.overload import Overload
+from pyromq.broker.receipts import receipt_fields
+from pyromq.broker.statistics import Statistics
+from pyromq.broker.topics import Topics
+from pyromq.broker.writer import Writer
+from pyromq.config import BrokerConfig
+from pyromq.config.broker import WRITE
+from pyromq.errors import BadRequest, IllegalMessage, NoPermission, NotNow
+from pyromq.model.group import GroupConfig
+from pyromq.model.message import AppendedAt, Draft, PackedHost
+from pyromq.model.topic import TopicConfig
+from pyromq.net.peer import Peer
+from pyromq.records.batch import split_batch
+from pyromq.records.java_hash import java_text
+from pyromq.records.layout import FLAG_INNER_BATCH, FLAG_MULTI_TAGS, FLAG_TRANSACTION_MASK
+from pyromq.records.message_id import encode_message_id
+from pyromq.wire.requests import SendBack, SendMessage
+from pyromq.wire.responses import Response, SendReceipt
+
+log = logging.getLogger("pyromq.broker")
+
+#: From this version of the protocol on (3.4.9), clients send their own limit of retries along.
+_SENDS_ITS_LIMIT = 121
+#: What a message for an exact time has; one that waited for its time has TIMER_OUT_MS as well.
+_TIMERS = (b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS", b"TIMER_DELIVER_MS")
+_TIMER_PAST = b"TIMER_OUT_MS"
+
+
+@dataclass(slots=True)
+class Sending:
+    """A message that passed the checks, on its way into the log."""
+
+    request: SendMessage
+    topic: TopicConfig
+    draft: Draft
+    #: The client's own id of the message, where it has one.
+    unique_key: str | None
+
+
+#: Takes a message out of the ordinary way: None when it is not for it, else the answer.
+Detour = Callable[[Sending], Awaitable[Response] | Response | None]
+
+
+class SendProcessor:
+    """Handles `SendMessage`."""
+
+    def __init__(
+        self,
+        config: Callable[[], BrokerConfig],
+        topics: Topics,
+        groups: Groups,
+        writer: Writer,
+        overload: Overload,
+        store_host: PackedHost,
+        statistics: Statistics,
+        *,
+        transactions: Detour,
+        delay: Callable[[Draft], Draft],
+        rng: random.Random,
+        in_order: Callable[[str], bool] = lambda group: False,
+    ) -> None:
+        """`in_order`: does this group consume in order at present?"""
+        self._config = config
+        self._topics = topics
+        self._groups = groups
+        self._writer = writer
+        self._overload = overload
+        self._store_host = store_host
+        self._statistics = statistics
+        self._transactions = transactions
+        self._delay = delay
+        self._rng = rng
+        self._in_order = in_order
+        #: Every message carries the name of its cluster: a consumer finds the way of its reply by it.
+        self._cluster = config().cluster.encode()
+
+    def send(self, request: SendMessage, peer: Peer) -> Awaitable[Response] | Response:
+        """Raises what the checks find."""
+        self._overload.check()
+        sending = self.prepare(request, peer)
+        if request.batch:
+            return self._append(sending, self._batch(sending))
+        # What comes back from a consumer is no half, even when an old client left the mark on it.
+        detour = None if names.is_retry_topic(request.topic) else self._transactions(sending)
+        if detour is not None:
+            return detour
+        return self._append(sending, [self._delay(sending.draft)])
+
+    # --- checks ------------------------------------------------------------------------------------------------------
+
+    def prepare(self, request: SendMessage, peer: Peer) -> Sending:
+        """Check everything and make the draft; nothing is stored yet."""
+        config = self._config()
+        if not config.permission & WRITE:
+            raise NoPermission(f"the broker {config.name} takes no messages at present (brokerPermission)")
+        names.check_may_send(request.topic)
+        is_retry = names.is_retry_topic(request.topic)
+        if is_retry:
+            if request.batch:
+                raise IllegalMessage("a batch cannot be sent back to a retry topic: send its messages one by one")
+            self._groups.require(request.topic.removeprefix(names.RETRY_PREFIX))
+        topic = self._topics.for_sending(request.topic, request.default_topic, request.default_topic_queues)
+        if not topic.writable:
+            raise NoPermission(f"the topic {topic.name} may not be written to (its permission is {topic.permission})")
+        draft = self._draft(request, topic, peer)
+        if is_retry:
+            topic, draft = self._again_or_dead(request, topic, draft)
+        return Sending(request, topic, draft, unique_key_of(draft.properties))
+
+    def _draft(self, request: SendMessage, topic: TopicConfig, peer: Peer) -> Draft:
+        flags = request.storage_flags & ~FLAG_TRANSACTION_MASK
+        if flags & FLAG_INNER_BATCH:
+            raise IllegalMessage("batches that stay one message (batch consume queues) are not supported here")
+        if topic.filter_type == "MULTI_TAG":
+            flags |= FLAG_MULTI_TAGS
+        return Draft(
+            topic=topic.name.encode(),
+            queue_id=self._queue_of(request, topic),
+            body=request.body,
+            properties=self._properties(request.properties),
+            user_flag=request.user_flag,
+            storage_flags=flags,
+            born_timestamp_ms=request.born_timestamp_ms,
+            born_host=peer.packed_address,
+            store_host=self._store_host,
+            reconsume_times=request.reconsume_times,
+        )
+
+    def _queue_of(self, request: SendMessage, topic: TopicConfig) -> int:
+        queues = max(topic.write_queues, topic.read_queues)
+        if request.queue_id >= queues:
+            raise BadRequest(f"the topic {topic.name} has no queue {request.queue_id}: it has {queues}")
+        if request.queue_id >= 0:
+            return request.queue_id
+        return self._rng.randrange(max(topic.write_queues, 1))
+
+    def _properties(self, text: str) -> bytes:
+        try:
+            found = text.encode()
+        except UnicodeEncodeError:
+            raise IllegalMessage("the properties contain half of a surrogate pair, which is no text") from None
+        if b"TIMER_D" in found:
+            _check_no_exact_time(found)
+        found = properties.remove(found, properties.POP_RECEIPT)  # it says where the message was, not where it goes
+        return properties.put(found, properties.CLUSTER, self._cluster)
+
+    def _again_or_dead(self, request: SendMessage, topic: TopicConfig, draft: Draft) -> tuple[TopicConfig, Draft]:
+        """A consumer sends a message back to its group; one that failed too often goes to the dead letters.
+
+        Those who consume in order try again by themselves, and send back only what they give up.
+        """
+        group = self._groups.require(topic.name.removeprefix(names.RETRY_PREFIX))
+        if request.reconsume_times <= retry_limit(request, group) and not self._in_order(group.name):
+            return topic, draft
+        log.info("a message that %s could not consume goes to its dead letters", group.name)
+        dead = self._topics.derived(names.dead_letter_topic(group.name), 1)
+        changed = properties.remove(draft.properties, properties.DELAY)
+        return dead, replace(draft, topic=dead.name.encode(), queue_id=0, properties=changed)
+
+    # --- storing -----------------------------------------------------------------------------------------------------
+
+    def _batch(self, sending: Sending) -> list[Draft]:
+        common = sending.draft.properties
+        drafts = [
+            replace(one, properties=properties.joined(one.properties, common)) for one in split_batch(sending.draft)
+        ]
+        if not drafts:
+            raise IllegalMessage("the batch holds no message")
+        return drafts
+
+    def _append(self, sending: Sending, drafts: list[Draft]) -> Awaitable[Response] | Response:
+        receipts = self._writer.append(drafts)
+        self._statistics.sent(sending.topic.name, len(drafts), len(sending.request.body))
+        answer = self.receipt(sending, receipts)
+        return self._when_settled(receipts[-1], answer) if self._writer.waits else answer
+
+    async def _when_settled(self, receipt: AppendedAt, answer: Response) -> Response:
+        await self._writer.settled(receipt)
+        return answer
+
+    def receipt(self, sending: Sending, receipts: list[AppendedAt]) -> SendReceipt:
+        """The answer to a send, with the fields that clients rely on."""
+        ids = [encode_message_id(self._store_host, receipt.position) for receipt in receipts]
+        return SendReceipt(
+            message_id=",".join(ids),
+            queue_id=sending.draft.queue_id,
+            queue_offset=receipts[0].queue_offset,
+            transaction_id=sending.unique_key,
+            more=receipt_fields(self._config()),
+        )
+
+
+def _check_no_exact_time(found: bytes) -> None:
+    """Raise NotNow for a message that is to be delivered at a given time. A delay level beside it would count."""
+    if (properties.get_int(found, properties.DELAY) or 0) > 0 or properties.get(found, _TIMER_PAST) is not None:
+        return
+    if any(properties.get(found, name) is not None for name in _TIMERS):
+        raise NotNow("messages for a given time are not supported by this broker: use one of the delay levels (DELAY)")
+
+
+def is_half(record_properties: bytes) -> bool:
+    """Does the message ask to be the first half of a transaction?"""
+    return properties.is_true(record_properties, properties.HALF)
+
+
+def unique_key_of(record_properties: bytes) -> str | None:
+    """The client's own id of a message, where it has one."""
+    key = properties.get(record_properties, properties.UNIQUE_KEY)
+    return None if key is None else java_text(key)
+
+
+def retry_limit(request: SendMessage | SendBack, group: GroupConfig) -> int:
+    """How often the group gets a message again. A client may say so itself; old ones do not mean what they send."""
+    own = request.max_reconsume_times
+    if own is None or (request.command is not None and request.command.version < _SENDS_ITS_LIMIT):
+        return group.max_retries
+    return own

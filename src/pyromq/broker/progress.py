@@ -1,0 +1,61 @@
+"""How far each group is in each queue. Never set back but by an explicit wish, and never set to zero on its own."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from pyromq.errors import IllegalOffset
+from pyromq.store.config_files import ConsumerOffsets
+from pyromq.store.message_store import MessageStore
+from pyromq.store.reader import to_bytes
+
+log = logging.getLogger("pyromq.broker")
+
+
+def near_bytes() -> int:
+    """How much of the log a new group may be asked to go through: RocketMQ's share of the machine's memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * 40 // 100
+
+
+class Progress:
+    """Reads and moves the offsets of groups."""
+
+    def __init__(self, offsets: ConsumerOffsets, store: MessageStore, near: int | None = None) -> None:
+        self.offsets = offsets
+        self._store = store
+        self._near = near_bytes() if near is None else near
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """A consumer tells how far it is. Telling less than before is its right: it went back on purpose.
+
+        Raises IllegalOffset for a negative offset, and for one behind the end of the queue: messages that are still to
+        come would be taken for consumed.
+        """
+        known = self.offsets.offset_of(group, topic, queue_id)
+        if known == offset:
+            return
+        end = self._store.max_offset(topic, queue_id)
+        if offset > end:
+            raise IllegalOffset(
+                f"offset {offset} of {topic}/{queue_id} is behind the end of the queue, which is {end}: the progress "
+                f"of {group} stays {'unset' if known is None else known}"
+            )
+        if known is not None and 0 <= offset < known:
+            log.warning("%s goes back in %s/%d: from %d to %d", group, topic, queue_id, known, offset)
+            self.offsets.reset(group, topic, queue_id, offset)
+        else:
+            self.offsets.commit(group, topic, queue_id, offset)
+
+    def offset_of(self, group: str, topic: str, queue_id: int) -> int | None:
+        return self.offsets.offset_of(group, topic, queue_id)
+
+    def start_of(self, topic: str, queue_id: int) -> int | None:
+        """Where a group without progress begins: 0 while the queue's first message is still there, and not too far
+        back in the log; else None, and the consumer decides."""
+        queue = self._store.queues.get(to_bytes(topic), queue_id)
+        if queue is None or queue.min_offset != 0 or queue.max_offset == 0:
+            return None
+        first = queue.entry(0)
+        is_near = first is not None and self._store.marks.readable.value - first.position <= self._near
+        return 0 if is_near else None

@@ -1,0 +1,40 @@
+"""Offsets that somebody reset while consumers were at work, until those consumers have heard of it. Pure.
+
+A consumer that is at work keeps its own account: it would go on where it was, and commit that. So after a reset its
+commits do not count until its next pull, which is answered with the offset to go on from. A consumer that comes later
+starts from the group's offset, which is set already, and hears nothing of all this.
+"""
+
+from __future__ import annotations
+
+
+class Resets:
+    """What consumers have still to hear, by group, topic and queue."""
+
+    def __init__(self) -> None:
+        self._pending: dict[tuple[str, str, int], int] = {}
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def note(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        self._pending[group, topic, queue_id] = offset
+
+    def is_pending(self, group: str, topic: str, queue_id: int) -> bool:
+        """Does a commit of this group not count now?"""
+        return bool(self._pending) and (group, topic, queue_id) in self._pending
+
+    def take(self, group: str, topic: str, queue_id: int, pulled: int) -> int | None:
+        """Where a pull must go on instead of where it asked; None: there is fine. It is told once."""
+        if not self._pending:
+            return None
+        offset = self._pending.pop((group, topic, queue_id), None)
+        return None if offset == pulled else offset
+
+    def forget_group(self, group: str) -> None:
+        for key in [key for key in self._pending if key[0] == group]:
+            del self._pending[key]
+
+    def forget_topic(self, topic: str) -> None:
+        for key in [key for key in self._pending if key[1] == topic]:
+            del self._pending[key]

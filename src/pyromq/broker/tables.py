@@ -1,0 +1,39 @@
+"""The small tables that a broker keeps in its store directory: topics, groups, progress, and how they are saved."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any
+
+from pyromq.broker.saving import Saver
+from pyromq.clock import Clock
+from pyromq.config import BrokerConfig
+from pyromq.store.config_files import ConsumerOffsets, DelayOffsets, GroupTable, TopicTable
+from pyromq.store.message_store import MessageStore
+
+
+class Tables:
+    """Loaded when the store is open, and saved beside the loop: settings at each change, progress every so often."""
+
+    def __init__(self, config: BrokerConfig, store: MessageStore, clock: Clock) -> None:
+        place = (store.disk, store.paths.config, clock)
+        self.topics = TopicTable(*place)
+        self.groups = GroupTable(*place)
+        self.offsets = ConsumerOffsets(*place)
+        self.delays = DelayOffsets(*place)
+        for table in (self.topics, self.groups, self.offsets, self.delays):
+            table.load()
+        self.settings_saver = Saver(self.topics, self.groups)
+        self._savers = (
+            self.settings_saver,
+            Saver(self.offsets, every_ms=config.offsets_flush_interval_ms),
+            Saver(self.delays, every_ms=config.config_flush_interval_ms),
+        )
+
+    def work(self) -> list[Coroutine[Any, Any, None]]:
+        """What runs beside."""
+        return [saver.run() for saver in self._savers]
+
+    async def save(self) -> None:
+        for saver in self._savers:
+            await saver.save()

@@ -1,0 +1,193 @@
+"""The ledger of transactions and the store: read at the start, written from then on.
+
+What a crash does: an end is recorded only after the committed message is in the log with the broker's promise, so a
+crash between the two makes a producer be asked once more, and at worst the message come twice; it is never lost. A copy
+of a half and the end of the one it replaces are appended together; if a crash separates them, the copies' common key
+tells. Where a restart goes on is saved only once everything that it relies on is on the disk.
+
+Each end is recorded at once, with one record. RocketMQ gathers them for up to three seconds, and asks producers again
+for what it had gathered when it crashed; a record of some hundred bytes for each transaction is a small price.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from pyromq.broker import names
+from pyromq.broker.transactions import forms
+from pyromq.broker.transactions.ledger import Half, Key, Ledger
+from pyromq.broker.writer import Writer
+from pyromq.clock import Clock
+from pyromq.errors import CorruptStore, DiskFull, IllegalMessage
+from pyromq.model.message import AppendedAt, Draft, PackedHost
+from pyromq.store.config_files import ConsumerOffsets
+from pyromq.store.message_store import MessageStore
+from pyromq.store.queue_reader import ReadResult, ReadStatus
+
+log = logging.getLogger("pyromq.broker")
+
+#: What is read before others get their turn.
+READ_MESSAGES = 32
+READ_BYTES = 1 << 20
+SKIP_MESSAGES = 10_000
+
+
+class Journal:
+    """Keeps the ledger and the store in step."""
+
+    def __init__(
+        self, store: MessageStore, writer: Writer, offsets: ConsumerOffsets, clock: Clock, store_host: PackedHost
+    ) -> None:
+        self.store = store
+        self.writer = writer
+        self.store_host = store_host
+        self.ledger = Ledger(0, 0)
+        self._offsets = offsets
+        self._clock = clock
+        self._is_loaded = asyncio.Event()
+        #: Halves below this offset were found at the start: each is read, for a copy tells of those before it.
+        self._found_below = 0
+        #: The newest record that what is to be saved relies on.
+        self._last: AppendedAt | None = None
+
+    # --- the start ---------------------------------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Find out which transactions are open. Until then none can be ended."""
+        half_from, op_from = self._start_of(names.HALF_TOPIC), self._start_of(names.HALF_DONE_TOPIC)
+        self.ledger = Ledger(half_from, op_from)
+        await self._read_ends(op_from, self.end_of(names.HALF_DONE_TOPIC))
+        self._found_below = self.end_of(names.HALF_TOPIC)
+        await self.read_halves(self._found_below)
+        self._is_loaded.set()
+
+    async def wait_loaded(self) -> None:
+        if not self._is_loaded.is_set():
+            await self._is_loaded.wait()
+
+    def _start_of(self, topic: str) -> int:
+        """Where the last run stopped, if the queue has that offset, else the nearest that it has."""
+        saved = self._offsets.offset_of(names.TRANSACTION_GROUP, topic, forms.QUEUE)
+        low, high = self.store.min_offset(topic, forms.QUEUE), self.end_of(topic)
+        if saved is None:
+            return low
+        nearest = min(max(saved, low), high)
+        if nearest < saved:
+            log.error("transactions go on at offset %d of %s: it does not hold %d", nearest, topic, saved)
+            self._offsets.reset(names.TRANSACTION_GROUP, topic, forms.QUEUE, nearest)
+        return nearest
+
+    def end_of(self, topic: str) -> int:
+        return self.store.max_offset(topic, forms.QUEUE)
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    async def record(self, offset: int, position: int) -> memoryview:
+        """The record of a half. Raises OffsetNotFound, OSError."""
+        if self.store.is_cold(names.HALF_TOPIC, forms.QUEUE, offset):
+            return await self.store.message_soon(position)
+        return self.store.message_at(position)
+
+    async def read_halves(self, end: int) -> None:
+        """Let the ledger see the halves below an offset, or as many of them as it has room for. Raises OSError."""
+        ledger = self.ledger
+        while ledger.half_next < end and ledger.has_room:
+            if ledger.half_next >= self._found_below:
+                ledger.skip_ended(min(end, ledger.half_next + SKIP_MESSAGES))
+            found = await self._read(names.HALF_TOPIC, ledger.half_next, end)
+            for view in found.records:
+                self._see_half(view)
+            ledger.read_to(found.next_offset)
+
+    def _see_half(self, view: memoryview) -> None:
+        try:
+            half = forms.read_half(view)
+        except IllegalMessage as problem:
+            log.error("a half message cannot be understood, and is left where it is: %s", problem)
+        else:
+            self.ledger.half_seen(half)
+
+    async def _read_ends(self, offset: int, end: int) -> None:
+        while offset < end:
+            found = await self._read(names.HALF_DONE_TOPIC, offset, end)
+            for view in found.records:
+                self.ledger.op_seen(*forms.ends_in(view))
+            offset = found.next_offset
+
+    async def _read(self, topic: str, offset: int, end: int) -> ReadResult:
+        """The next piece of a queue. What is damaged is stepped over: it must not hold up the others."""
+        await asyncio.sleep(0)
+        nothing = ReadResult(ReadStatus.NO_MATCH, offset, 0, end)
+        if offset >= end:
+            return nothing
+        try:
+            found = await self.store.read_soon(
+                topic, forms.QUEUE, offset, max_messages=min(READ_MESSAGES, end - offset), max_bytes=READ_BYTES
+            )
+        except CorruptStore as damage:
+            log.error("offset %d of %s is stepped over: %s", offset, topic, damage)
+            found = nothing
+        found.next_offset = max(found.next_offset, offset + 1)
+        return found
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+
+    def record_end(self, offset: int, key: Key) -> None:
+        """A half has ended: it counts from now on, also when there is no room to record it. Raises StoreFenced."""
+        self.ledger.ended(offset, key)
+        ((draft, _),) = forms.op_drafts([offset], self._clock.now_ms(), self.store_host)
+        try:
+            (receipt,) = self.writer.append([draft])
+        except DiskFull as full:
+            log.warning("after a crash the transaction at half offset %d may be asked for again: %s", offset, full)
+        else:
+            self._recorded(receipt, offset)
+
+    def move(self, half: Half, copy: Draft, *, with_end: bool) -> AppendedAt:
+        """Append a copy of a half, which counts from now on in its place. Raises IllegalMessage, DiskFull, StoreFenced.
+
+        `with_end` also records the end of the old one; without it only the saved position says that it has been moved.
+        """
+        receipt = self._replace(half, copy, with_end=with_end)
+        self.ledger.moved(half, receipt.queue_offset)
+        return receipt
+
+    def put_aside(self, half: Half, draft: Draft) -> None:
+        """Append a half to those that nobody asks for any more. Raises IllegalMessage, DiskFull, StoreFenced."""
+        self._replace(half, draft, with_end=True)
+        self.ledger.put_aside(half)
+
+    def resume(self, key: Key | None, draft: Draft) -> AppendedAt:
+        """Append a half that was put aside to the queue. Raises IllegalMessage, DiskFull, StoreFenced."""
+        (receipt,) = self.writer.append([draft])
+        if key is not None:
+            self.ledger.resumed(key, receipt.queue_offset)
+        return receipt
+
+    def _replace(self, half: Half, draft: Draft, *, with_end: bool) -> AppendedAt:
+        drafts = [draft]
+        if with_end:
+            drafts += [op for op, _ in forms.op_drafts([half.offset], self._clock.now_ms(), self.store_host)]
+        try:
+            receipts = self.writer.append(drafts)
+        except DiskFull as full:
+            receipts = [receipt for receipt in full.receipts if isinstance(receipt, AppendedAt)]
+            if not receipts:
+                raise
+        self._last = receipts[-1]
+        if len(receipts) == 2:  # the draft and the end
+            self._recorded(receipts[1], half.offset)
+        return receipts[0]
+
+    def _recorded(self, receipt: AppendedAt, offset: int) -> None:
+        self._last = receipt
+        self.ledger.op_written(receipt.queue_offset, [offset])
+
+    async def save_positions(self) -> None:
+        """Note where a restart goes on, once all that it relies on is on the disk. Raises StoreFenced."""
+        positions = self.ledger.positions()
+        if self._last is not None:
+            await self.store.wait_synced(self._last)
+        for topic, offset in ((names.HALF_TOPIC, positions.half), (names.HALF_DONE_TOPIC, positions.op)):
+            self._offsets.commit(names.TRANSACTION_GROUP, topic, forms.QUEUE, offset)

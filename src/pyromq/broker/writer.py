@@ -1,0 +1,33 @@
+"""Into the log, and back when the promise of this broker holds: the one way in which the broker stores messages.
+
+Under async flush the promise holds when the message is in the log; under sync flush when it is on the disk.
+"""
+
+from __future__ import annotations
+
+from pyromq.model.message import AppendedAt, Draft
+from pyromq.store.message_store import MessageStore
+
+
+class Writer:
+    """Appends for processors and for the broker's own services."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        #: Does a send wait for anything after the append?
+        self.waits = store.config.flush.sync
+
+    def append(self, drafts: list[Draft]) -> list[AppendedAt]:
+        """Into the log, now. Raises IllegalMessage, DiskFull, StoreFenced."""
+        return self._store.append(drafts)
+
+    async def settled(self, receipt: AppendedAt) -> None:
+        """Return once the promise holds for the message. Raises StoreFenced."""
+        if self.waits:
+            await self._store.wait_synced(receipt)
+
+    async def put(self, draft: Draft) -> AppendedAt:
+        """Append one message and wait for the promise."""
+        (receipt,) = self.append([draft])
+        await self.settled(receipt)
+        return receipt

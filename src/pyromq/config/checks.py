@@ -1,0 +1,80 @@
+"""What every settings dataclass checks with, and the sizes it speaks in."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+
+from pyromq.errors import ConfigError
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+#: Names of brokers and clusters become directory and topic names: what RocketMQ allows in a topic's name.
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
+
+
+def require(holds: bool, name: str, value: object, rule: str) -> None:
+    """Raise `ConfigError` with the setting's name, its value and the rule that it breaks."""
+    if not holds:
+        raise ConfigError(f"{name} = {value!r} cannot work: {rule}", name)
+
+
+def require_at_least(least: int, name: str, value: int) -> None:
+    require(value >= least, name, value, f"it must be at least {least}")
+
+
+def require_name(name: str, value: str) -> None:
+    require(
+        _NAME.fullmatch(value) is not None,
+        name,
+        value,
+        "a name has 1 to 127 characters: letters, digits and % | - _",
+    )
+
+
+def require_port(name: str, value: int) -> None:
+    require(0 <= value <= 65_535, name, value, "a port is 1 to 65535, or 0 for any free one")
+
+
+def require_host(name: str, value: str) -> None:
+    """A host stands alone: `host:port`, spaces and empty text are mistakes that would show only at the first client."""
+    bare = value.strip() == value and value != "" and not set(value) & set(" ;,/\\@")
+    require(bare and (":" not in value or is_ip_address(value)), name, value, "give one host name or address, no port")
+
+
+def require_address(name: str, value: str) -> None:
+    """`host:port`; an IPv6 host stands in brackets."""
+    host, colon, port = value.rpartition(":")
+    require(
+        colon == ":" and port.isascii() and port.isdigit() and 0 < int(port[:6]) <= 65_535,
+        name,
+        value,
+        "an address is host:port, and several are separated by ;",
+    )
+    require_host(name, host[1:-1] if host.startswith("[") and host.endswith("]") else host)
+
+
+def require_loopback_or_leave(host: str, allow_public: bool) -> None:
+    """Without authentication everybody who reaches the port may read, send and delete: that is said, not assumed."""
+    require(
+        allow_public or is_loopback(host),
+        "listen_host",
+        host,
+        "it can be reached from other machines and there is no authentication; "
+        "listen on 127.0.0.1, or allow it with allow_public = true (--allow-public)",
+    )
+
+
+def is_ip_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def is_loopback(host: str) -> bool:
+    """A name other than `localhost` counts as public: what it leads to can change."""
+    return host == "localhost" or (is_ip_address(host) and ipaddress.ip_address(host).is_loopback)

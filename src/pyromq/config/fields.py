@@ -1,0 +1,172 @@
+"""The settings of a program as one flat table: dotted path → kind of value; and the way back to the dataclass.
+
+Files, environment and flags all speak in such paths (`store.flush.sync`), so a value is converted and checked in one
+place whatever it came from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints
+
+
+class Dataclass(Protocol):
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+
+Settings = TypeVar("Settings", bound=Dataclass)
+
+_BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
+#: What a shell or RocketMQ's start script would have replaced.
+_UNEXPANDED = re.compile(r"\$[{(A-Za-z_]|^~")
+
+
+class BadValue(ValueError):
+    """A value of the wrong kind. Says what is expected; the caller knows the setting and where it was given."""
+
+
+def to_bool(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.strip().lower() in _BOOLEANS:
+        return _BOOLEANS[value.strip().lower()]
+    raise BadValue("it is true or false")
+
+
+def to_int(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str) and _INTEGER.fullmatch(value.strip()):
+        return int(value)
+    raise BadValue("it is a whole number")
+
+
+def to_float(value: object) -> float:
+    if isinstance(value, str) and re.fullmatch(r"[+-]?[0-9]{1,19}(\.[0-9]{1,19})?", value.strip()):
+        return float(value)
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return value
+    raise BadValue("it is a number")
+
+
+def to_text(value: object) -> str:
+    if isinstance(value, str):
+        return value.strip()
+    raise BadValue('it is text, in quotes: "…"')
+
+
+def to_optional_text(value: object) -> str | None:
+    return to_text(value) or None
+
+
+def to_texts(value: object) -> tuple[str, ...]:
+    """A list, or text whose parts are separated by ; or , as RocketMQ and people write it."""
+    if isinstance(value, str):
+        return tuple(part.strip() for part in re.split("[;,]", value) if part.strip())
+    if isinstance(value, list | tuple) and all(isinstance(part, str) for part in value):
+        return tuple(value)
+    raise BadValue('it is a list of texts: ["…", "…"]')
+
+
+def to_ints(value: object) -> tuple[int, ...]:
+    """A list, or text whose parts are separated by ; or , such as `04;16`."""
+    if isinstance(value, str):
+        return tuple(to_int(part) for part in to_texts(value))
+    if isinstance(value, list | tuple):
+        return tuple(to_int(part) for part in value)
+    raise BadValue("it is a list of whole numbers: [4, 16]")
+
+
+def to_path(value: object) -> Path:
+    text = str(value) if isinstance(value, Path) else to_text(value)
+    if not text or "\0" in text:
+        raise BadValue("it is the path of a file or directory")
+    if isinstance(value, str) and _UNEXPANDED.search(text):
+        raise BadValue("~ and $… are not replaced here: write the whole path")
+    return Path(text)
+
+
+def to_optional_path(value: object) -> Path | None:
+    return to_path(value) if value not in (None, "") else None
+
+
+#: The annotation of a field, as it is evaluated, and what makes such a value of what was given.
+CONVERTERS: dict[object, Callable[[object], object]] = {
+    bool: to_bool,
+    int: to_int,
+    float: to_float,
+    str: to_text,
+    str | None: to_optional_text,
+    tuple[str, ...]: to_texts,
+    tuple[int, ...]: to_ints,
+    Path: to_path,
+    Path | None: to_optional_path,
+}
+
+
+def paths_of(settings: type, prefix: str = "") -> Iterator[tuple[str, Callable[[object], object]]]:
+    """Every setting below a dataclass, with what converts its value."""
+    hints = get_type_hints(settings)
+    for field in dataclasses.fields(settings):
+        kind = hints[field.name]
+        if dataclasses.is_dataclass(kind):
+            assert isinstance(kind, type)
+            yield from paths_of(kind, f"{prefix}{field.name}.")
+        else:
+            yield prefix + field.name, CONVERTERS[kind]
+
+
+def tables_of(settings: type, prefix: str = "") -> Iterator[str]:
+    """The dataclasses inside a dataclass, as the names of their tables."""
+    for name, kind in get_type_hints(settings).items():
+        if dataclasses.is_dataclass(kind):
+            assert isinstance(kind, type)
+            yield prefix + name
+            yield from tables_of(kind, f"{prefix}{name}.")
+
+
+def build(settings: type[Settings], values: Mapping[str, object]) -> Settings:
+    """The dataclass with these values; what is not among them keeps its default. Raises ConfigError."""
+    given: dict[str, Any] = {}
+    hints = get_type_hints(settings)
+    for field in dataclasses.fields(settings):
+        below = {path[len(field.name) + 1 :]: one for path, one in values.items() if path.startswith(field.name + ".")}
+        if field.name in values:
+            given[field.name] = values[field.name]
+        elif below:
+            given[field.name] = build(hints[field.name], below)
+    return settings(**given)
+
+
+def replaced(config: Settings, values: Mapping[str, object]) -> Settings:
+    """A copy with some settings changed, checked as a whole. Raises ConfigError."""
+    changes: dict[str, Any] = {}
+    for path, value in values.items():
+        name, dot, rest = path.partition(".")
+        if dot:
+            changes.setdefault(name, {})[rest] = value
+        else:
+            changes[name] = value
+    for name, change in changes.items():
+        if dataclasses.is_dataclass(getattr(config, name)):
+            changes[name] = replaced(getattr(config, name), change)
+    return dataclasses.replace(config, **changes)
+
+
+def value_at(config: object, path: str) -> object:
+    for name in path.split("."):
+        config = getattr(config, name)
+    return config
+
+
+def nearest(name: str, known: Collection[str]) -> str:
+    """` Did you mean …?`, or nothing when no known name is near. Upper and lower case do not matter."""
+    by_lower = {one.lower(): one for one in known}
+    found = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
+    return f"; did you mean {by_lower[found[0]]}?" if found else ""

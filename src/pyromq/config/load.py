@@ -1,0 +1,155 @@
+"""Puts a program's settings together: defaults, then the file, then the environment, then flags; the last one wins.
+
+A file that ends in `.toml` is TOML with the names of the dataclasses; any other is RocketMQ's own `key=value`, taken
+as it is. What cannot work raises `ConfigError`, which says where it was written; what works but may surprise is in
+`Loaded.warnings`, for the program to log. Relative paths start at the directory that the program was started in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from pyromq.config.broker import BrokerConfig
+from pyromq.config.checks import is_loopback
+from pyromq.config.fields import BadValue, Settings, build, paths_of
+from pyromq.config.nameserver import NameServerConfig
+from pyromq.config.rocketmq_keys import BROKER_KEYS, NAME_SERVER_KEYS, Key, commit_log_is_elsewhere
+from pyromq.config.sources import (
+    Found,
+    Given,
+    from_environment,
+    from_flags,
+    from_rocketmq,
+    from_toml,
+    read_settings,
+)
+from pyromq.errors import ConfigError
+
+#: Where a program keeps its data when nobody says.
+DEFAULT_DATA = Path("pyromq-data")
+DEFAULT_STORE = DEFAULT_DATA / "store"
+DEFAULT_KV_CONFIG = DEFAULT_DATA / "nameserver" / "kvConfig.json"
+
+BROKER_PREFIX = "PYROMQ_BROKER_"
+NAME_SERVER_PREFIX = "PYROMQ_NAMESERVER_"
+
+Config = TypeVar("Config")
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded(Generic[Config]):
+    config: Config
+    #: What the one who starts the program should know.
+    warnings: list[str]
+    #: The file, if there was one.
+    source: Path | None
+
+
+def load_broker(
+    path: Path | None, *, environ: Mapping[str, str], overrides: Mapping[str, object]
+) -> Loaded[BrokerConfig]:
+    """Raises ConfigError."""
+    file = _from_file(BrokerConfig, BROKER_KEYS, path)
+    from_variables = from_environment(BrokerConfig, BROKER_PREFIX, environ)
+    if environ.get("NAMESRV_ADDR", "").strip():
+        addresses = Given(environ["NAMESRV_ADDR"], "environment variable NAMESRV_ADDR")
+        from_variables.given.setdefault("name_servers", addresses)
+    given = {**file.given, **from_variables.given, **from_flags(BrokerConfig, overrides).given}
+    warnings = [*file.warnings, *_about_the_store(file, given, path)]
+    given.setdefault("store.root", Given(DEFAULT_STORE, "default"))
+    config = _build(BrokerConfig, given)
+    return Loaded(config, warnings + _about_the_broker(config), path)
+
+
+def load_name_server(
+    path: Path | None, *, environ: Mapping[str, str], overrides: Mapping[str, object]
+) -> Loaded[NameServerConfig]:
+    """Raises ConfigError."""
+    file = _from_file(NameServerConfig, NAME_SERVER_KEYS, path)
+    variables = from_environment(NameServerConfig, NAME_SERVER_PREFIX, environ)
+    flags = from_flags(NameServerConfig, overrides)
+    given = {
+        "kv_config_path": Given(DEFAULT_KV_CONFIG, "default"),
+        **file.given,
+        **variables.given,
+        **flags.given,
+    }
+    config = _build(NameServerConfig, given)
+    return Loaded(config, file.warnings + _about_listening(config.listen_host), path)
+
+
+def _from_file(settings: type, keys: Sequence[Key], path: Path | None) -> Found:
+    if path is None:
+        return Found()
+    data = read_settings(path)
+    if path.suffix.lower() == ".toml":
+        return from_toml(settings, keys, data, path)
+    return from_rocketmq(keys, data, path)
+
+
+def _build(settings: type[Settings], given: Mapping[str, Given]) -> Settings:
+    """Convert every value, then let the dataclasses check them; both kinds of error get the place."""
+    converters = dict(paths_of(settings))
+    values: dict[str, object] = {}
+    for path, one in given.items():
+        try:
+            values[path] = converters[path](one.value)
+        except BadValue as error:
+            raise ConfigError(f"{one.where}: {path} = {one.value!r} cannot work: {error}", path) from None
+    try:
+        return build(settings, values)
+    except ConfigError as error:
+        raise ConfigError(f"{_place(error.setting, given)}{error}", error.setting) from None
+
+
+def _place(setting: str | None, given: Mapping[str, Given]) -> str:
+    """Where the setting at fault was written. Small dataclasses name it without the tables around them."""
+    for path, one in given.items():
+        if setting is not None and f".{path}".endswith(f".{setting}"):
+            return f"{one.where}: "
+    return ""
+
+
+def _about_the_store(file: Found, given: Mapping[str, Given], path: Path | None) -> list[str]:
+    """A RocketMQ file may put its log elsewhere, or count on RocketMQ's own default directory."""
+    if file.commit_log is not None and file.commit_log.value:
+        _check_commit_log(file.commit_log, (file.given.get("store.root") or given.get("store.root")))
+    is_rocketmq = path is not None and path.suffix.lower() != ".toml"
+    if is_rocketmq and "store.root" not in given:
+        return [f"{path}: storePathRootDir is not given; RocketMQ would use ~/store, this broker uses {DEFAULT_STORE}"]
+    return []
+
+
+def _check_commit_log(commit_log: Given, root: Given | None) -> None:
+    directory = Path(str(root.value)) if root else DEFAULT_STORE
+    try:
+        elsewhere = commit_log_is_elsewhere(str(commit_log.value), directory)
+    except BadValue as error:
+        raise ConfigError(
+            f"{commit_log.where}: storePathCommitLog = {commit_log.value!r} cannot work: {error}"
+        ) from None
+    if elsewhere:
+        raise ConfigError(
+            f"{commit_log.where}: storePathCommitLog = {commit_log.value!r} cannot work: the commit log is always in "
+            f"{directory / 'commitlog'} (storePathRootDir); move it there and leave the line out",
+            "storePathCommitLog",
+        )
+
+
+def _about_the_broker(config: BrokerConfig) -> list[str]:
+    if is_loopback(config.listen_host) and not is_loopback(config.client_host):
+        return [
+            f"clients are told to connect to {config.client_host}, but the broker listens on {config.listen_host} "
+            "only, where other machines cannot connect; set listen_host (bindAddress) and allow_public, or leave "
+            "advertise_host (brokerIP1) out"
+        ]
+    return _about_listening(config.listen_host)
+
+
+def _about_listening(host: str) -> list[str]:
+    if is_loopback(host):
+        return []
+    return [f"listening on {host} without authentication: everybody who can connect may read, send and delete"]

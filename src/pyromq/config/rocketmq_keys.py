@@ -1,0 +1,183 @@
+"""RocketMQ's settings in our words: one table per program, read in both directions.
+
+`Key.take` makes our value of RocketMQ's text, `Key.give` RocketMQ's text of our value, so that a file is read and the
+effective settings are described by the same line. Values that RocketMQ silently brings into its range are brought
+there as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyromq.config.fields import (
+    BadValue,
+    to_bool,
+    to_int,
+    to_ints,
+    to_optional_path,
+    to_optional_text,
+    to_path,
+    to_text,
+    to_texts,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How RocketMQ writes a kind of value."""
+
+    take: Callable[[str], object]
+    give: Callable[[Any], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One of RocketMQ's settings and the path of ours."""
+
+    name: str
+    path: str
+    form: Form
+
+
+def _one_of(words: dict[str, object]) -> Callable[[str], object]:
+    def take(text: str) -> object:
+        if text.strip().upper() not in words:
+            raise BadValue(f"it is {' or '.join(words)}")
+        return words[text.strip().upper()]
+
+    return take
+
+
+def _percent(least: int, most: int) -> Form:
+    """A whole percentage; RocketMQ uses the nearer end of the range for one outside it."""
+
+    def take(text: str) -> float:
+        percent = to_int(text)
+        if not 0 <= percent <= 100:
+            raise BadValue("it is a percentage, 0 to 100")
+        return min(max(percent, least), most) / 100
+
+    return Form(take, lambda share: str(round(share * 100)))
+
+
+def _clamped(least: int, most: int) -> Form:
+    return Form(lambda text: min(max(to_int(text), least), most), str)
+
+
+def _queue_entries(text: str) -> int:
+    """RocketMQ gives the length of the file, and makes whole entries of 20 bytes of it."""
+    return -(-to_int(text) // 20)
+
+
+def _hours(value: float) -> str:
+    return str(int(value)) if value == int(value) else str(value)
+
+
+BOOL = Form(to_bool, lambda value: "true" if value else "false")
+INT = Form(to_int, str)
+SECONDS = Form(lambda text: to_int(text) * 1000, lambda value: str(value // 1000))
+HOURS = Form(to_int, _hours)
+HOURS_OF_DAY = Form(to_ints, lambda hours: ";".join(f"{hour:02}" for hour in hours))
+TEXT = Form(to_text, str)
+HOST = Form(to_optional_text, lambda value: value or "")
+ADDRESSES = Form(to_texts, ";".join)
+DIRECTORY = Form(to_path, str)
+FILE = Form(to_optional_path, lambda value: str(value or ""))
+FLUSH = Form(
+    _one_of({"ASYNC_FLUSH": False, "SYNC_FLUSH": True}), lambda value: "SYNC_FLUSH" if value else "ASYNC_FLUSH"
+)
+ROLE = Form(_one_of({role: role for role in ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE")}), str)
+QUEUE_FILE = Form(_queue_entries, lambda entries: str(entries * 20))
+
+_NETWORK_KEYS = (
+    Key("bindAddress", "listen_host", TEXT),
+    Key("listenPort", "listen_port", INT),
+    Key("serverChannelMaxIdleTimeSeconds", "limits.idle_close_ms", SECONDS),
+)
+
+BROKER_KEYS = (
+    *_NETWORK_KEYS,
+    Key("brokerName", "name", TEXT),
+    Key("brokerClusterName", "cluster", TEXT),
+    Key("brokerId", "broker_id", INT),
+    Key("brokerRole", "role", ROLE),
+    Key("brokerIP1", "advertise_host", HOST),
+    Key("namesrvAddr", "name_servers", ADDRESSES),
+    Key("registerNameServerPeriod", "register_interval_ms", _clamped(10_000, 60_000)),
+    Key("registerBrokerTimeoutMills", "register_timeout_ms", INT),
+    Key("autoCreateTopicEnable", "auto_create_topics", BOOL),
+    Key("defaultTopicQueueNums", "default_topic_queues", INT),
+    Key("autoCreateSubscriptionGroup", "auto_create_groups", BOOL),
+    Key("brokerPermission", "permission", INT),
+    Key("enablePropertyFilter", "sql_filters", BOOL),
+    Key("longPollingEnable", "long_polling", BOOL),
+    Key("shortPollingTimeMills", "short_poll_ms", INT),
+    Key("maxTransferCountOnMessageInMemory", "max_pull_messages", INT),
+    Key("maxTransferBytesOnMessageInMemory", "max_pull_bytes", INT),
+    Key("rejectTransactionMessage", "reject_transactions", BOOL),
+    Key("transactionTimeOut", "transaction.timeout_ms", INT),
+    Key("transactionCheckMax", "transaction.check_max", INT),
+    Key("transactionCheckInterval", "transaction.check_interval_ms", INT),
+    Key("msgTraceTopicName", "trace_topic", TEXT),
+    Key("traceTopicEnable", "trace_topic_enabled", BOOL),
+    Key("traceOn", "trace_on", BOOL),
+    Key("regionId", "region", TEXT),
+    Key("storeReplyMessageEnable", "store_replies", BOOL),
+    Key("notifyConsumerIdsChangedEnable", "notify_members", BOOL),
+    Key("channelExpiredTimeout", "client_expiry_ms", INT),
+    Key("flushConsumerOffsetInterval", "offsets_flush_interval_ms", INT),
+    Key("flushDelayOffsetInterval", "config_flush_interval_ms", INT),
+    Key("waitTimeMillsInSendQueue", "overload.loop_lag_ms", INT),
+    Key("storePathRootDir", "store.root", DIRECTORY),
+    Key("mappedFileSizeCommitLog", "store.segment_bytes", INT),
+    Key("mappedFileSizeConsumeQueue", "store.queue_file_entries", QUEUE_FILE),
+    Key("messageIndexEnable", "store.index_enabled", BOOL),
+    Key("maxHashSlotNum", "store.index_slots", INT),
+    Key("maxIndexNum", "store.index_entries", INT),
+    Key("maxMessageSize", "store.max_body_bytes", INT),
+    Key("enabledAppendPropCRC", "store.record_crc", BOOL),
+    Key("messageDelayLevel", "store.delay_levels", TEXT),
+    Key("transientStorePoolEnable", "store.transient_pool", BOOL),
+    Key("commitIntervalCommitLog", "store.transient_commit_ms", INT),
+    Key("flushDiskType", "store.flush.sync", FLUSH),
+    Key("flushIntervalCommitLog", "store.flush.interval_ms", INT),
+    Key("flushIntervalConsumeQueue", "store.flush.recover_point_interval_ms", INT),
+    Key("fileReservedTime", "store.retention.max_age_hours", HOURS),
+    Key("deleteWhen", "store.retention.delete_hours", HOURS_OF_DAY),
+    Key("diskMaxUsedSpaceRatio", "store.retention.delete_above", _percent(10, 95)),
+    Key("diskSpaceWarningLevelRatio", "store.retention.refuse_at", _percent(35, 90)),
+    Key("cleanFileForciblyEnable", "store.retention.delete_unexpired", BOOL),
+    Key("cleanResourceInterval", "store.retention.interval_ms", INT),
+)
+
+NAME_SERVER_KEYS = (
+    *_NETWORK_KEYS,
+    Key("kvConfigPath", "kv_config_path", FILE),
+    Key("scanNotActiveBrokerInterval", "scan_interval_ms", INT),
+    Key("orderMessageEnable", "order_messages_enabled", BOOL),
+    Key("returnOrderTopicConfigToBroker", "return_order_topics", BOOL),
+    Key("enableAllTopicList", "topic_lists_enabled", BOOL),
+    Key("deleteTopicWithBrokerRegistration", "delete_topics_with_registration", BOOL),
+)
+
+#: Not a setting here, yet checked: the log is in the store directory.
+COMMIT_LOG_KEY = "storePathCommitLog"
+
+#: Keys that ask for something people rely on. Switched on, they are named apart from those that merely do nothing.
+RELIED_ON = {
+    "aclEnable": "authentication",
+    "authenticationEnabled": "authentication",
+    "authorizationEnabled": "authorization",
+    "enableControllerMode": "replication",
+    "enableDLegerCommitLog": "replication",
+    "duplicationEnable": "replication",
+    "useTLS": "encryption",
+}
+
+
+def commit_log_is_elsewhere(given: str, root: Path) -> bool:
+    """Whether `storePathCommitLog` is another directory than the one below the root; a link to it is the same."""
+    return to_path(given).resolve() != (root / "commitlog").resolve()

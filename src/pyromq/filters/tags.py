@@ -1,0 +1,56 @@
+"""Subscribing by tag: `*`, or tags joined with `||`.
+
+Read as RocketMQ reads it, corners included: nothing and `*` alone mean every message; blanks around a tag do not
+count, and neither do empty places between bars. A star beside other characters, even blanks, is a tag like any
+other, and an expression of blanks names no tag, so nothing matches it. Bars with nothing at all between them are
+refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyromq.errors import FilterSyntaxError
+from pyromq.filters.java_text import java_trim
+from pyromq.records.java_hash import java_hash
+from pyromq.records.properties import TAGS
+
+EVERYTHING = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class TagFilter:
+    """Which tags are wanted; `codes` is None when all are, also messages without a tag."""
+
+    codes: frozenset[int] | None
+    tags: frozenset[str]
+
+    def matches(self, tag: str | None) -> bool:
+        return self.codes is None or tag in self.tags
+
+    @property
+    def tag_codes(self) -> frozenset[int] | None:
+        return self.codes
+
+    @property
+    def needs_properties(self) -> bool:
+        """Codes decide. Two tags may share one, which RocketMQ leaves to the client to sort out."""
+        return False
+
+    def matches_properties(self, properties: Mapping[str, str]) -> bool:
+        return self.matches(properties.get(TAGS))
+
+
+ALL_TAGS = TagFilter(None, frozenset())
+
+
+def parse_tags(text: str) -> TagFilter:
+    """The filter of a tag expression; raises `FilterSyntaxError` when it is only bars."""
+    if text in ("", EVERYTHING):
+        return ALL_TAGS
+    places = text.split("||")
+    if not any(places):
+        raise FilterSyntaxError(0, "expected a tag beside ||; write * to get every message")
+    tags = frozenset(tag for place in places if (tag := java_trim(place)))
+    return TagFilter(frozenset(map(java_hash, tags)), tags)

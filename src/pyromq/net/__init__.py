@@ -1,0 +1,1 @@
+"""Connections: a server and a client of the remoting protocol over TCP."""

@@ -1,0 +1,79 @@
+"""Connections to servers, made when they are needed and made again when they broke."""
+
+from __future__ import annotations
+
+import asyncio
+
+from pyromq.config import LimitsConfig
+from pyromq.errors import CallTimeout, Unreachable
+from pyromq.net.address import parse_address
+from pyromq.net.connection import Connection
+from pyromq.net.home import Handle, Home
+from pyromq.wire.command import Command
+from pyromq.wire.requests import Request
+
+CONNECT_SECONDS = 3.0
+
+
+class Client:
+    """Calls servers by address. `handle` answers what they ask in return."""
+
+    def __init__(self, handle: Handle | None = None, limits: LimitsConfig | None = None) -> None:
+        self._home = Home(handle, limits)
+        self._by_address: dict[str, Connection] = {}
+        self._connecting: dict[str, asyncio.Lock] = {}
+        self._is_closed = False
+
+    async def call(self, address: str, request: Request, timeout_s: float = 3.0) -> Command:
+        """The answer of the server at `host:port`. Raises Unreachable, CallTimeout."""
+        connection = await self._connection(address)
+        self._home.tick += 1
+        began = self._home.tick
+        try:
+            return await connection.call(request, timeout_s)
+        except CallTimeout:
+            if connection.last_tick < began:  # a machine that vanished says nothing: the next call tries anew
+                connection.close(f"nothing came back within {timeout_s:g} s")
+            raise
+
+    async def tell(self, address: str, request: Request) -> None:
+        """Send a request that has no answer. Raises Unreachable when nobody is there."""
+        (await self._connection(address)).tell(request)
+
+    async def _connection(self, address: str) -> Connection:
+        known = self._by_address.get(address)
+        if known is not None and known.is_open:
+            return known
+        async with self._connecting.setdefault(address, asyncio.Lock()):
+            known = self._by_address.get(address)
+            if known is None or not known.is_open:
+                known = self._by_address[address] = await self._connect(address)
+            return known
+
+    async def _connect(self, address: str) -> Connection:
+        if self._is_closed:
+            raise Unreachable(f"{address} is not called any more: this client is closed")
+        loop = asyncio.get_running_loop()
+        try:
+            host, port = parse_address(address)
+            async with asyncio.timeout(CONNECT_SECONDS):
+                _, connection = await loop.create_connection(lambda: Connection(self._home), host, port)
+        except (OSError, ValueError, TimeoutError) as error:
+            raise Unreachable(f"nobody answers at {address} ({str(error) or 'no answer in time'})") from None
+        if self._is_closed:
+            connection.abort()
+            raise Unreachable(f"{address} is not called any more: this client is closed")
+        return connection
+
+    async def close(self, grace_s: float = 1.0) -> None:
+        """Finish answering what the servers asked, for as long as the grace, and close every connection."""
+        self._is_closed = True
+        open_ones = [connection for connection in self._by_address.values() if connection.is_open]
+        self._by_address.clear()
+        if open_ones:
+            finishing = [asyncio.ensure_future(connection.finish()) for connection in open_ones]
+            _, late = await asyncio.wait(finishing, timeout=grace_s)
+            for task in late:
+                task.cancel()
+        for connection in open_ones:
+            connection.abort()

@@ -1,0 +1,413 @@
+"""One connection: bytes in, commands to the handler, answers out. Server and client use the same.
+
+All frames of one read are handled together, and their answers leave in one write. An answer that is not ready yet is
+written when it is; answers that become ready in one turn of the loop share a write too.
+
+Back-pressure goes both ways. A peer that does not read its answers, or that asks faster than it can be served, is not
+read from until it has caught up; what had been read of it by then is looked at later. See `home` for the sums over
+all connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable
+from functools import partial
+from typing import Any, cast
+
+from pyromq.errors import BadFrame, CallTimeout, Unreachable
+from pyromq.model.message import LOCALHOST, PackedHost
+from pyromq.net.address import pack_address, shown_address
+from pyromq.net.home import Handle, Home
+from pyromq.net.service import answer_for
+from pyromq.wire.command import FLAG_ANSWER, FLAG_ONE_WAY, Command
+from pyromq.wire.frames import body_pieces, decode_frame, encode_frame, encode_head, frame_end
+from pyromq.wire.reassembly import Reassembly
+from pyromq.wire.requests import Request, encode_request
+from pyromq.wire.responses import Response, answer_to
+
+__all__ = ["Connection", "Handle", "Home"]
+
+log = logging.getLogger("pyromq.net")
+
+#: So many bytes of answers are written before more requests of the same read are handled.
+WRITE_BYTES = 1 << 20
+#: What a request costs while it waits for its answer, beside its own bytes.
+WAITING_BYTES = 4 << 10
+#: How long a peer has to take its last answers and close, before we do.
+LINGER_SECONDS = 1.0
+#: Correlation ids are 32-bit numbers, and not negative.
+_ID_MASK = 0x7FFFFFFF
+
+_NOTHING = memoryview(b"")
+
+
+class Connection(asyncio.BufferedProtocol):
+    """A `Peer`, and the protocol that asyncio drives."""
+
+    __slots__ = (
+        "_calls", "_flush_is_due", "_frames", "_home", "_in_flight", "_in_flight_bytes", "_is_closed", "_is_halted",
+        "_is_leaving", "_is_reading_paused", "_last_id", "_loop", "_lost", "_out", "_out_bytes", "_stalled_since",
+        "_taken", "_transport", "_written", "address", "host", "last_tick", "packed_address", "partial_bytes",
+        "unsent_bytes",
+    )  # fmt: skip
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self.host = self.address = "?"
+        self.packed_address: PackedHost = LOCALHOST
+        self.last_tick = home.tick
+
+        self._frames = Reassembly()
+        self.partial_bytes = 0
+        self._is_reading_paused = False
+        #: No more frames may be handled now: closed, or too much is under way.
+        self._is_halted = False
+        #: Requests whose answers are not ready, each with its flags; and what they cost.
+        self._in_flight: dict[asyncio.Future[Any], int] = {}
+        self._in_flight_bytes = 0
+
+        self._out: list[bytes | memoryview] = []
+        self._out_bytes = 0
+        self._flush_is_due = False
+        #: Bytes given to the transport in all, those of them that the peer had taken at the last look, and when.
+        self._written = 0
+        self._taken = 0
+        self._stalled_since = 0
+        #: Bytes that the transport still has.
+        self.unsent_bytes = 0
+
+        #: Requests of our own that wait for an answer.
+        self._calls: dict[int, asyncio.Future[Command]] = {}
+        self._last_id = 0
+
+        #: Closes as soon as what is ready has been handed to the transport.
+        self._is_closed = False
+        #: Said everything, and waits for the peer to close.
+        self._is_leaving = False
+        self._lost: asyncio.Future[None] | None = None
+
+    # --- what asyncio calls ------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        # 0: `pause_writing` tells of the first byte that the peer has not taken, `resume_writing` of the last.
+        self._transport.set_write_buffer_limits(high=0)
+        name = transport.get_extra_info("peername")
+        if isinstance(name, tuple):
+            self.host, port = name[:2]
+            self.address = shown_address(self.host, port)
+            self.packed_address = pack_address(self.host, port)
+        if not self._home.opened(self):
+            self._shut()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        self._forget()
+        for call in self._calls.values():
+            if not call.done():
+                call.set_exception(Unreachable(f"the connection to {self.address} broke"))
+                call.exception()  # looked at, even when whoever waits is gone too
+        self._calls.clear()
+        for waiting, flags in tuple(self._in_flight.items()):
+            if flags & FLAG_ONE_WAY:  # that is carried out even when its sender is gone
+                self._home.orphans.add(waiting)
+            else:
+                waiting.cancel()
+        if self._lost is not None and not self._lost.done():
+            self._lost.set_result(None)
+        self._home.closed(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._home.scratch
+
+    def buffer_updated(self, count: int) -> None:
+        self.last_tick = self._home.tick
+        if not self._is_leaving:
+            self._look_at(self._home.scratch[:count])
+
+    def pause_writing(self) -> None:
+        self._home.behind.add(self)
+        self._stalled_since = self._home.tick
+
+    def resume_writing(self) -> None:
+        self._home.behind.discard(self)
+        self._count_unsent(0)
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def _look_at(self, chunk: memoryview) -> None:
+        self._flush_is_due = True  # at the end of this
+        data = self._frames.receive(chunk)
+        at = 0
+        try:
+            at = self._handle_frames(data)
+        except BadFrame as bad:
+            self.close(str(bad))
+        finally:
+            self._frames.keep(data, len(data) if self._is_closed else at)
+        self._count_partial(moved_on=at > 0)
+        self._flush()
+
+    def _handle_frames(self, data: memoryview) -> int:
+        """Handle the whole frames, as long as there is room for more; where the rest begins."""
+        at = 0
+        home, limits = self._home, self._home.frame_limits
+        while not self._is_halted:
+            if home.fast_path is not None:
+                at = home.fast_path.take(data, at, self)
+                if not self._has_room():
+                    break
+            end = frame_end(data, at, limits)
+            if end is None or end > len(data):
+                break
+            command = decode_frame(data, at, end, limits.fields)
+            if command.flags & FLAG_ANSWER:
+                self._take_answer(command)
+            else:
+                self._take_request(command, end - at)
+            at = end
+            if self._out_bytes > WRITE_BYTES:
+                self._write_out()
+        return at
+
+    def _has_room(self) -> bool:
+        """Whether one more request may be handled; what is ready goes out first if that is much."""
+        if self._out_bytes > WRITE_BYTES:
+            self._write_out()
+        return not self._is_halted
+
+    def _count_partial(self, *, moved_on: bool) -> None:
+        size = len(self._frames)
+        if size == self.partial_bytes == 0:
+            return
+        home = self._home
+        more, self.partial_bytes = size - self.partial_bytes, size
+        if moved_on or size == 0:
+            home.partial.pop(self, None)
+        if size:
+            home.partial.setdefault(self, home.tick)
+        home.count_partial(more)
+
+    def _take_answer(self, command: Command) -> None:
+        call = self._calls.pop(command.correlation_id, None)
+        if call is not None and not call.done():
+            call.set_result(command)
+
+    def _take_request(self, command: Command, size: int) -> None:
+        try:
+            answer = self._home.handle(command, self)
+            if answer is not None and not isinstance(answer, Response):
+                self._answer_later(command, answer, size)
+                return
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  the client gets an answer
+            answer = answer_for(error, command, self)
+        if answer is not None and not command.flags & FLAG_ONE_WAY:
+            self._put_answer(command, answer)
+
+    # --- back-pressure -----------------------------------------------------------------------------------------------
+
+    def _weigh(self) -> None:
+        """Decide anew whether more may be handled, and read only if so."""
+        self._is_halted = (
+            self._is_closed
+            or self._in_flight_bytes > self._home.limits.max_in_flight_bytes_per_connection
+            or self.unsent_bytes > self._home.unsent_room
+        )
+        if self._is_halted == self._is_reading_paused or self._transport is None or self._transport.is_closing():
+            return
+        self._is_reading_paused = self._is_halted
+        if self._is_halted:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+            self._loop.call_soon(self._look_again)
+
+    def _look_again(self) -> None:
+        """At what was left lying when there was no room."""
+        if not self._is_halted and not self._is_leaving and len(self._frames) and self.is_open:
+            self._look_at(_NOTHING)
+
+    def _count_unsent(self, size: int) -> None:
+        more, self.unsent_bytes = size - self.unsent_bytes, size
+        self._home.count_unsent(more)
+        self._weigh()
+
+    def check_stalled(self, ticks_allowed: int) -> bool:
+        """Whether the peer has taken nothing for too long, although something waits for it."""
+        if self._transport is None:
+            return False
+        size = self._transport.get_write_buffer_size()
+        taken = self._written - size
+        if taken != self._taken:
+            self._taken, self._stalled_since = taken, self._home.tick
+            self._count_unsent(size)
+        return self._home.tick - self._stalled_since > ticks_allowed
+
+    # --- answers -----------------------------------------------------------------------------------------------------
+
+    def _answer_later(self, command: Command, answer: Awaitable[Response | None], size: int) -> None:
+        waiting = asyncio.ensure_future(answer, loop=self._loop)
+        size += WAITING_BYTES
+        self._in_flight[waiting] = command.flags
+        self._in_flight_bytes += size
+        waiting.add_done_callback(partial(self._settle, command, size))
+        if self._in_flight_bytes > self._home.limits.max_in_flight_bytes_per_connection:
+            self._weigh()
+
+    def _settle(self, command: Command, size: int, done: asyncio.Future[Response | None]) -> None:
+        self._in_flight.pop(done, None)
+        self._in_flight_bytes -= size
+        self._home.orphans.discard(done)
+        response = self._outcome(command, done)
+        if response is not None and self._transport is not None and not command.flags & FLAG_ONE_WAY:
+            self._put_answer(command, response)
+            self._flush_soon()
+        if self._is_halted:
+            self._weigh()
+
+    def _outcome(self, command: Command, done: asyncio.Future[Response | None]) -> Response | None:
+        if done.cancelled():  # by us, when the peer went; or by whoever was to give the answer
+            return None if self._transport is None else answer_for(asyncio.CancelledError(), command, self)
+        error = done.exception()
+        return done.result() if error is None else answer_for(error, command, self)
+
+    def _put_answer(self, command: Command, response: Response) -> None:
+        try:
+            pieces = body_pieces(response.body)
+            size = sum(map(len, pieces))
+            head = encode_head(answer_to(command, response), size)
+        except Exception as error:  # noqa: BLE001  an answer that cannot be written is a fault of the handler
+            return self._put_answer(command, answer_for(error, command, self))
+        self._out.append(head)
+        self._out += pieces
+        self._out_bytes += len(head) + size
+        return None
+
+    def put_bytes(self, frames: bytes) -> bool:
+        """Hand over whole frames; they leave with everything else. False when no more requests should be handled."""
+        self._out.append(frames)
+        self._out_bytes += len(frames)
+        self._flush_soon()
+        return self._has_room()
+
+    def _flush_soon(self) -> None:
+        if not self._flush_is_due:
+            self._flush_is_due = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_is_due = False
+        if self._out:
+            self._write_out()
+        if self._is_closed and self._transport is not None:
+            self._transport.close()
+
+    def _write_out(self) -> None:
+        out, self._out, self._out_bytes = self._out, [], 0
+        if self._transport is None or self._transport.is_closing() or self._is_leaving:
+            return
+        data = b"".join(out)
+        self._written += len(data)
+        self._transport.write(data)
+        if self in self._home.behind:
+            self._count_unsent(self._transport.get_write_buffer_size())
+
+    # --- asking the other end ----------------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None and not self._is_closed and not self._transport.is_closing()
+
+    @property
+    def is_reading(self) -> bool:
+        """False while the peer is not listened to: what it sends now, it cannot be blamed for not sending."""
+        return not self._is_reading_paused
+
+    def tell(self, request: Request) -> None:
+        if self.is_open:
+            self.put_bytes(encode_frame(encode_request(request, self._next_id(), one_way=True)))
+
+    async def call(self, request: Request, timeout_s: float) -> Command:
+        if not self.is_open:
+            raise Unreachable(f"the connection to {self.address} is closed")
+        correlation_id = self._next_id()
+        frame = encode_frame(encode_request(request, correlation_id))
+        answer: asyncio.Future[Command] = self._loop.create_future()
+        self._calls[correlation_id] = answer
+        self.put_bytes(frame)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await answer
+        except TimeoutError:
+            raise CallTimeout(f"{self.address} gave no answer to {request.CODE.name} within {timeout_s:g} s") from None
+        finally:
+            self._calls.pop(correlation_id, None)
+
+    def _next_id(self) -> int:
+        self._last_id = self._last_id + 1 & _ID_MASK
+        while self._last_id in self._calls:  # it went round while somebody waited
+            self._last_id = self._last_id + 1 & _ID_MASK
+        return self._last_id
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    def close(self, why: str) -> None:
+        """Take nothing more, write what is ready, and close. A warning says who and why."""
+        self._close(why, logging.WARNING)
+
+    def close_idle(self, why: str) -> None:
+        """The same, where it is nobody's fault."""
+        self._close(why, logging.INFO)
+
+    def _close(self, why: str, level: int) -> None:
+        if self.is_open:
+            self._home.complain(self, why, level)
+            self._is_closed = self._is_halted = True
+            self._flush_soon()
+
+    def abort(self, why: str | None = None) -> None:
+        """Close now; what waits is lost."""
+        if why is not None:
+            self._home.complain(self, why)
+        self._shut()
+
+    def _shut(self) -> None:
+        self._is_closed = self._is_halted = True
+        self._forget()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _forget(self) -> None:
+        """What it held and what it counted."""
+        self._is_closed = self._is_halted = True
+        self._out.clear()
+        self._out_bytes = 0
+        self._frames = Reassembly()
+        self._count_partial(moved_on=True)
+        self._home.behind.discard(self)
+        more, self.unsent_bytes = -self.unsent_bytes, 0
+        self._home.count_unsent(more)
+
+    async def finish(self) -> None:
+        """Answer the requests that were taken, say that this was all, and close when the peer has heard it."""
+        while self._in_flight:
+            await asyncio.wait(tuple(self._in_flight))
+        if self._transport is None:
+            return
+        self._lost = self._loop.create_future()
+        self._flush()
+        if self.is_open and self._transport.can_write_eof():
+            # Closing while the peer still sends would make its system throw away answers that it has not read.
+            self._is_leaving = True
+            self._transport.write_eof()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LINGER_SECONDS):
+                    await asyncio.shield(self._lost)
+        if self._transport is not None:
+            self._transport.close()
+        await self._lost

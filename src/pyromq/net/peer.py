@@ -1,0 +1,29 @@
+"""Who a request came from, as a service sees it: an address, and a way to ask or tell something in return."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from pyromq.model.message import PackedHost
+from pyromq.wire.command import Command
+from pyromq.wire.requests import Request
+
+
+class Peer(Protocol):
+    """The other end of a connection. Both directions share it: a server may ask its client something too."""
+
+    #: `address:port`, as logs and admin tools show it.
+    address: str
+    #: The same in record form.
+    packed_address: PackedHost
+
+    @property
+    def is_open(self) -> bool: ...
+
+    def tell(self, request: Request) -> None:
+        """Send a request that has no answer. Nothing happens on a closed connection."""
+
+    async def call(self, request: Request, timeout_s: float) -> Command:
+        """Send a request and wait for its answer. Raises Unreachable, CallTimeout."""
+
+    def close(self, why: str) -> None: ...

@@ -1,0 +1,206 @@
+"""A TCP server for the remoting protocol. It is handed `handle(command, peer)` and knows nothing of any service."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import resource
+from collections import Counter
+from collections.abc import Callable
+from math import ceil
+
+from pyromq.clock import Clock
+from pyromq.config import LimitsConfig
+from pyromq.errors import ConfigError, NotNow
+from pyromq.net.address import MAX_PORT
+from pyromq.net.connection import Connection
+from pyromq.net.home import Handle, Home
+from pyromq.net.peer import Peer
+from pyromq.net.service import Answer
+from pyromq.wire.command import Command
+from pyromq.wire.responses import refusal
+
+log = logging.getLogger("pyromq.net")
+
+#: How often idle and stalled connections are looked for, at least.
+TICK_SECONDS = 1.0
+#: File descriptors that are left to everything else: segments, listening sockets, connections of our own.
+RESERVED_FILES = 512
+
+
+def _ignore(_: Peer) -> None:
+    pass
+
+
+def _refuse_because_stopping(_: Command, __: Peer) -> Answer:
+    return refusal(NotNow("this server is stopping; ask another one, or this one again when it is back"))
+
+
+class Server(Home):
+    """Listens, keeps within its limits, and stops without dropping what it began."""
+
+    def __init__(
+        self,
+        handle: Handle,
+        limits: LimitsConfig | None = None,
+        *,
+        on_disconnect: Callable[[Peer], None] = _ignore,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(handle, limits, clock=clock)
+        self.stopping = False
+        self.host = ""
+        self.port = 0
+        self._on_disconnect = on_disconnect
+        self._per_host: Counter[str] = Counter()
+        self._max_connections = self.limits.max_connections
+        self._server: asyncio.Server | None = None
+        self._housekeeping: asyncio.Task[None] | None = None
+        self._emptied = asyncio.Event()
+        self._tick_s = self._tick_seconds()
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen. Raises ConfigError when the address cannot be had."""
+        if not 0 <= port <= MAX_PORT:  # uvloop would take the low 16 bits
+            raise ConfigError(f"cannot listen on {host}:{port}: ports are numbers from 0 to {MAX_PORT}")
+        self._max_connections = _connections_with_files(self.limits.max_connections)
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(lambda: Connection(self), host, port, backlog=1024)
+        except OSError as error:
+            raise ConfigError(f"cannot listen on {host}:{port}: {_why(error)}") from error
+        self.host, self.port = host, self._server.sockets[0].getsockname()[1]
+        self._housekeeping = loop.create_task(self._keep_house())
+
+    async def stop(self, grace_s: float | None = None) -> None:
+        """Take no more, answer what was taken, close. What is not answered within the grace is dropped."""
+        self.stopping = True
+        self.handle, self.fast_path = _refuse_because_stopping, None
+        if self._server is not None:
+            self._server.close()
+        if self._housekeeping is not None:
+            self._housekeeping.cancel()
+        await self._finish_all(self.limits.stop_grace_ms / 1000 if grace_s is None else grace_s)
+        for connection in tuple(self.connections):
+            connection.abort()
+        if self.connections:
+            self._emptied.clear()
+            await self._emptied.wait()
+        self.complaints.settle()
+        if self._server is not None:
+            await self._server.wait_closed()
+
+    async def _finish_all(self, grace_s: float) -> None:
+        finishing = [asyncio.ensure_future(connection.finish()) for connection in self.connections]
+        if not finishing and not self.orphans:
+            return
+        _, late = await asyncio.wait([*finishing, *self.orphans], timeout=grace_s)
+        if late:
+            log.warning("%d connections or requests were not finished in %g s and are cut off", len(late), grace_s)
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late, timeout=grace_s)
+
+    # --- what connections tell ---------------------------------------------------------------------------------------
+
+    def opened(self, connection: Connection) -> bool:
+        why = self._why_not(connection.host)
+        if why is not None:
+            self.complaints.say(connection.host, f"connection of {connection.address} refused: {why}")
+            return False
+        self._per_host[connection.host] += 1
+        return super().opened(connection)
+
+    def _why_not(self, host: str) -> str | None:
+        if self.stopping:
+            return "this server is stopping"
+        if len(self.connections) >= self._max_connections:
+            return f"{len(self.connections)} are open, which is the limit (limits.max_connections)"
+        limit = self.limits.max_connections_per_host
+        if limit and self._per_host[host] >= limit:
+            return f"{limit} of this host are open, which is the limit (limits.max_connections_per_host)"
+        return None
+
+    def closed(self, connection: Connection) -> None:
+        if connection not in self.connections:
+            return
+        super().closed(connection)
+        self._per_host[connection.host] -= 1
+        if not self._per_host[connection.host]:
+            del self._per_host[connection.host]
+        if not self.connections:
+            self._emptied.set()
+        try:
+            self._on_disconnect(connection)
+        except Exception as error:  # one that goes must not disturb the others
+            log.error("what follows the disconnection of %s failed", connection.address, exc_info=error)
+
+    # --- housekeeping ------------------------------------------------------------------------------------------------
+
+    def _tick_seconds(self) -> float:
+        """Short enough to keep each time limit to a quarter."""
+        limits = self.limits
+        return min(TICK_SECONDS, min(limits.idle_close_ms, limits.stalled_close_ms, limits.partial_close_ms) / 4000)
+
+    async def _keep_house(self) -> None:
+        while True:
+            await asyncio.sleep(self._tick_s)
+            self.look_after_connections()
+
+    def look_after_connections(self) -> None:
+        """One tick: close what is idle, stalled, or takes too long to send one request."""
+        self.tick += 1
+        self._close_idle()
+        self._cut_off_stalled()
+        self._cut_off_unfinished()
+        self.complaints.settle()
+
+    def _ticks(self, limit_ms: int) -> int:
+        return ceil(limit_ms / 1000 / self._tick_s)
+
+    def _close_idle(self) -> None:
+        allowed = self._ticks(self.limits.idle_close_ms)
+        for one in [one for one in self.connections if self.tick - one.last_tick > allowed and one.is_reading]:
+            one.close_idle(f"nothing came for {self.limits.idle_close_ms / 1000:g} s")
+
+    def _cut_off_stalled(self) -> None:
+        allowed = self._ticks(self.limits.stalled_close_ms)
+        for one in [one for one in tuple(self.behind) if one.check_stalled(allowed)]:
+            one.abort(
+                f"it has taken none of the {one.unsent_bytes} bytes that wait for it in "
+                f"{self.limits.stalled_close_ms / 1000:g} s"
+            )
+
+    def _cut_off_unfinished(self) -> None:
+        allowed = self._ticks(self.limits.partial_close_ms)
+        for one in [one for one, began in self.partial.items() if self.tick - began > allowed and one.is_reading]:
+            one.abort(
+                f"it began a request {self.limits.partial_close_ms / 1000:g} s ago and has sent {one.partial_bytes} "
+                "bytes of it"
+            )
+
+
+def _connections_with_files(wanted: int) -> int:
+    """How many connections the process may have, after asking the system for as many files as it lets us have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = wanted + RESERVED_FILES
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return wanted
+    possible = max(soft - RESERVED_FILES, soft // 2)
+    log.info("at most %d connections: the system allows %d open files (ulimit -n)", possible, soft)
+    return possible
+
+
+def _why(error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return "another program listens there; stop it, or choose another port"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return "this machine has no such address"
+    if error.errno == errno.EACCES:
+        return "ports below 1024 need more rights"
+    return error.strerror or str(error)

@@ -1,0 +1,61 @@
+"""From a command to the handler of its request, and from errors to answers: the one place that translates both.
+
+A service is a table: the type of a request, and who handles it. A handler returns its answer, or something to wait for
+when the answer is not there yet, or None when there is none to give. What it raises becomes the answer: our own errors
+with their code and sentence, anything else as a system error whose details are in the log only.
+
+What a handler wants waited for is cancelled when the peer goes away, unless the request was one-way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from pyromq.errors import NotSupported, PyroMQError
+from pyromq.net.peer import Peer
+from pyromq.wire.codes import ResponseCode, code_name
+from pyromq.wire.command import Command
+from pyromq.wire.requests import Request, decode_request
+from pyromq.wire.responses import Response, refusal
+
+log = logging.getLogger("pyromq.net")
+
+Answer = Response | Awaitable[Response | None] | None
+#: The first argument is the type that the handler stands under in the table.
+Handler = Callable[[Any, Peer], Answer]
+
+
+class Service:
+    """What a server does with commands."""
+
+    def __init__(self, handlers: Mapping[type[Request], Handler]) -> None:
+        self._handlers = dict(handlers)
+
+    def handle(self, command: Command, peer: Peer) -> Answer:
+        try:
+            request = decode_request(command)
+            handler = self._handlers.get(type(request))
+            if handler is None:
+                raise NotSupported(f"{code_name(command.code)} is not supported here")
+            answer = handler(request, peer)
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  whatever it is, the client gets an answer
+            return answer_for(error, command, peer)
+        return answer
+
+    def knows(self, kind: type[Request]) -> bool:
+        return kind in self._handlers
+
+
+def answer_for(error: BaseException, command: Command, peer: Peer) -> Response:
+    """The answer that tells the client of an error."""
+    if isinstance(error, PyroMQError):
+        log.debug("%s of %s was refused: %s", code_name(command.code), peer.address, error)
+        return refusal(error)
+    log.error("%s of %s failed", code_name(command.code), peer.address, exc_info=error)
+    return Response(
+        code=ResponseCode.SYSTEM_ERROR,
+        reason=f"{code_name(command.code)} failed because of a fault in the server; its log has the details",
+    )

@@ -1,0 +1,1 @@
+"""The remoting protocol: bytes to requests and answers to bytes. No input or output."""

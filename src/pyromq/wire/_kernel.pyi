@@ -1,0 +1,3 @@
+from typing import Any
+
+def send_header(header: bytes) -> dict[str, Any] | None: ...

@@ -1,0 +1,50 @@
+"""Which queues a consumer wants to lock, and which it got."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import orjson
+
+from pyromq.errors import BadRequest, NotJson, WrongShape
+from pyromq.model.json_form import INT32, Json, from_json, in_json, some_objects, text, true_or_false
+from pyromq.model.lenient_json import loads
+
+
+@dataclass(frozen=True, slots=True)
+class MessageQueue:
+    """A queue of one broker, as clients name it."""
+
+    topic: str = field(metadata=in_json("topic", text))
+    broker_name: str = field(metadata=in_json("brokerName", text))
+    queue_id: int = field(metadata=in_json("queueId", INT32))
+    unknown: Mapping[str, Json] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Json]:
+        return {"brokerName": self.broker_name, "queueId": self.queue_id, "topic": self.topic}
+
+
+def _queues(value: Json) -> tuple[MessageQueue, ...]:
+    return tuple(from_json(MessageQueue, one) for one in some_objects(value))
+
+
+@dataclass(frozen=True, slots=True)
+class LockRequest:
+    group: str = field(metadata=in_json("consumerGroup", text))
+    client_id: str = field(metadata=in_json("clientId", text))
+    queues: tuple[MessageQueue, ...] = field(default=(), metadata=in_json("mqSet", _queues))
+    only_this_broker: bool = field(default=False, metadata=in_json("onlyThisBroker", true_or_false))
+    unknown: Mapping[str, Json] = field(default_factory=dict)
+
+
+def decode_lock_request(body: bytes) -> LockRequest:
+    """Raises BadRequest."""
+    try:
+        return from_json(LockRequest, loads(body))
+    except (NotJson, WrongShape) as problem:
+        raise BadRequest(f"the list of queues to lock cannot be read: {problem}") from None
+
+
+def encode_locked(queues: Iterable[MessageQueue]) -> bytes:
+    return orjson.dumps({"lockOKMQSet": [queue.to_json() for queue in queues]})

@@ -1,0 +1,49 @@
+"""Offsets by queue or by group, as admin tools and clients exchange them. See `stats` for the dialect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from pyromq.errors import NotJson
+from pyromq.model.data_version import DataVersion
+from pyromq.model.json_form import Json, JsonObject, to_json
+from pyromq.wire import fastjson
+from pyromq.wire.bodies.locks import MessageQueue
+
+
+def encode_reset(offsets: Iterable[tuple[MessageQueue, int]]) -> bytes:
+    """RocketMQ's ResetOffsetBody: the queues that were set, and where to."""
+    table = fastjson.ObjectKeyed(tuple((queue.to_json(), offset) for queue, offset in offsets))
+    return fastjson.dumps({"offsetTable": table})
+
+
+def encode_correction(offsets: Mapping[int, int]) -> bytes:
+    """RocketMQ's QueryCorrectionOffsetBody, by queue."""
+    return fastjson.dumps({"correctionOffsets": dict(offsets)})
+
+
+def encode_all_offsets(version: DataVersion, offsets: Mapping[str, Mapping[int, int]]) -> bytes:
+    """RocketMQ's ConsumerOffsetSerializeWrapper, by `topic@group` and queue."""
+    table = {name: dict(queues) for name, queues in offsets.items()}
+    return fastjson.dumps({"dataVersion": to_json(version), "offsetTable": table})
+
+
+def encode_delay_offsets(version: DataVersion, offsets: Mapping[int, int]) -> bytes:
+    """RocketMQ's DelayOffsetSerializeWrapper, by level."""
+    return fastjson.dumps({"dataVersion": to_json(version), "offsetTable": dict(offsets)})
+
+
+def decode_client_status(body: bytes) -> Json:
+    """The offsets that a client tells of, as they came. What cannot be read is nothing: other clients are told of."""
+    try:
+        form = fastjson.loads(body)
+    except NotJson:
+        return {}
+    found = form.get("messageQueueTable") if isinstance(form, dict) else None
+    return found if isinstance(found, fastjson.ObjectKeyed) else {}
+
+
+def encode_consumer_status(clients: Mapping[str, Json]) -> bytes:
+    """RocketMQ's GetConsumerStatusBody, by client id."""
+    form: JsonObject = {"consumerTable": dict(clients), "messageQueueTable": {}}
+    return fastjson.dumps(form)

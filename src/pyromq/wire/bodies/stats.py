@@ -1,0 +1,171 @@
+"""Figures that admin tools read: how long queues are, how far groups are, how much comes and goes.
+
+Written in fastjson's dialect, whose maps have queues for keys: RocketMQ's tools read nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pyromq.model.json_form import JsonObject
+from pyromq.wire import fastjson
+from pyromq.wire.bodies.locks import MessageQueue
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRange:
+    """RocketMQ's TopicOffset."""
+
+    min_offset: int
+    max_offset: int
+    #: When the newest message was stored; 0: there is none.
+    last_ms: int
+
+    def to_json(self) -> JsonObject:
+        return {"lastUpdateTimestamp": self.last_ms, "maxOffset": self.max_offset, "minOffset": self.min_offset}
+
+
+def encode_topic_stats(queues: Iterable[tuple[MessageQueue, QueueRange]], put_tps: float) -> bytes:
+    """RocketMQ's TopicStatsTable."""
+    table = fastjson.ObjectKeyed(tuple((queue.to_json(), span.to_json()) for queue, span in queues))
+    return fastjson.dumps({"offsetTable": table, "topicPutTps": float(put_tps)})
+
+
+@dataclass(frozen=True, slots=True)
+class QueueProgress:
+    """RocketMQ's OffsetWrapper: how far a group is in one queue."""
+
+    broker_offset: int
+    consumer_offset: int
+    #: What was handed out; never below what is done.
+    pull_offset: int
+    #: When the last message that is done was stored; 0: not known.
+    last_ms: int = 0
+
+    @property
+    def lag(self) -> int:
+        return self.broker_offset - self.consumer_offset
+
+    @property
+    def in_flight(self) -> int:
+        return self.pull_offset - self.consumer_offset
+
+    def to_json(self) -> JsonObject:
+        return {
+            "brokerOffset": self.broker_offset,
+            "consumerOffset": self.consumer_offset,
+            "lastTimestamp": self.last_ms,
+            "pullOffset": self.pull_offset,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeStats:
+    """How far a group is in the queues of one topic or several."""
+
+    queues: Sequence[tuple[MessageQueue, QueueProgress]] = ()
+    tps: float = 0.0
+
+    def to_json(self) -> JsonObject:
+        table = fastjson.ObjectKeyed(tuple((queue.to_json(), one.to_json()) for queue, one in self.queues))
+        return {"consumeTps": float(self.tps), "offsetTable": table}
+
+    def encode(self) -> bytes:
+        return fastjson.dumps(self.to_json())
+
+
+def encode_broker_consume_stats(address: str, groups: Mapping[str, Sequence[ConsumeStats]]) -> bytes:
+    """RocketMQ's ConsumeStatsList: all groups of a broker, each with its topics."""
+    every = [one for stats in groups.values() for topic in stats for _, one in topic.queues]
+    return fastjson.dumps(
+        {
+            "brokerAddr": address,
+            "consumeStatsList": [{group: [one.to_json() for one in stats]} for group, stats in groups.items()],
+            "totalDiff": sum(one.lag for one in every),
+            "totalInflightDiff": sum(one.in_flight for one in every),
+        }
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSpan:
+    """RocketMQ's QueueTimeSpan: the times of a queue's messages, and how late a group is."""
+
+    queue: MessageQueue
+    #: -1: there is no message.
+    min_ms: int
+    max_ms: int
+    consumed_ms: int
+    delay_ms: int
+
+    def to_json(self) -> JsonObject:
+        return {
+            "consumeTimeStamp": self.consumed_ms,
+            "delayTime": self.delay_ms,
+            "maxTimeStamp": self.max_ms,
+            "messageQueue": self.queue.to_json(),
+            "minTimeStamp": self.min_ms,
+        }
+
+
+def encode_time_spans(spans: Sequence[TimeSpan]) -> bytes:
+    return fastjson.dumps({"consumeTimeSpanSet": [one.to_json() for one in spans]})
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """RocketMQ's BrokerStatsItem: what was counted in a span of time."""
+
+    total: int = 0
+    per_second: float = 0.0
+    #: On average, each time that something was counted.
+    each: float = 0.0
+
+    def to_json(self) -> JsonObject:
+        return {"avgpt": float(self.each), "sum": self.total, "tps": float(self.per_second)}
+
+
+def encode_rates(minute: Rate, hour: Rate, day: Rate) -> bytes:
+    """RocketMQ's BrokerStatsData."""
+    return fastjson.dumps(
+        {"statsDay": day.to_json(), "statsHour": hour.to_json(), "statsMinute": minute.to_json()},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class QueueEntryInfo:
+    """RocketMQ's ConsumeQueueData."""
+
+    position: int
+    size: int
+    tag_code: int
+
+    def to_json(self) -> JsonObject:
+        return {
+            "eval": False,
+            "physicOffset": self.position,
+            "physicSize": self.size,
+            "tagsCode": self.tag_code,
+        }
+
+
+def encode_queue_entries(
+    entries: Sequence[QueueEntryInfo],
+    min_offset: int,
+    max_offset: int,
+    *,
+    subscription: JsonObject | None = None,
+    filter_data: str | None = None,
+) -> bytes:
+    """RocketMQ's QueryConsumeQueueResponseBody."""
+    form: JsonObject = {
+        "maxQueueIndex": max_offset,
+        "minQueueIndex": min_offset,
+        "queueData": [entry.to_json() for entry in entries],
+    }
+    if subscription is not None:
+        form["subscriptionData"] = subscription
+    if filter_data is not None:
+        form["filterData"] = filter_data
+    return fastjson.dumps(form)

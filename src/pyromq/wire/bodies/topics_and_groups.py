@@ -1,0 +1,75 @@
+"""Topics and groups with their settings, in lists and tables, as admin tools exchange them.
+
+Whatever the bytes are, decoding returns values or raises `BadRequest`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+from pyromq.errors import BadRequest, NotJson, WrongShape
+from pyromq.model.data_version import DataVersion
+from pyromq.model.group import GroupConfig
+from pyromq.model.json_form import InJson, Json, JsonObject, an_object, from_json, some_objects, to_json
+from pyromq.model.lenient_json import loads
+from pyromq.model.topic import TopicConfig
+from pyromq.wire import fastjson
+
+Config = TypeVar("Config", bound=InJson)
+
+
+def decode_topics(body: bytes) -> tuple[TopicConfig, ...]:
+    """RocketMQ's CreateTopicListRequestBody."""
+    return _decode_list(TopicConfig, body, "topicConfigList")
+
+
+def decode_group(body: bytes) -> GroupConfig:
+    """RocketMQ's SubscriptionGroupConfig."""
+    try:
+        return from_json(GroupConfig, loads(body))
+    except (NotJson, WrongShape) as problem:
+        raise BadRequest(f"the group cannot be read: {problem}") from None
+
+
+def decode_groups(body: bytes) -> tuple[GroupConfig, ...]:
+    """RocketMQ's SubscriptionGroupList."""
+    return _decode_list(GroupConfig, body, "groupConfigList")
+
+
+def _decode_list(kind: type[Config], body: bytes, key: str) -> tuple[Config, ...]:
+    try:
+        return tuple(from_json(kind, one) for one in some_objects(an_object(loads(body)).get(key) or []))
+    except (NotJson, WrongShape) as problem:
+        raise BadRequest(f"{key} cannot be read: {problem}") from None
+
+
+def encode_topic(topic: TopicConfig) -> bytes:
+    """RocketMQ's TopicConfig; the mapping of a static topic would stand beside it."""
+    return fastjson.dumps_standard(to_json(topic))
+
+
+def encode_group(group: GroupConfig) -> bytes:
+    return fastjson.dumps_standard(to_json(group))
+
+
+def encode_groups(version: DataVersion, groups: Iterable[GroupConfig], forbidden: Mapping[str, Json]) -> bytes:
+    """RocketMQ's SubscriptionGroupWrapper."""
+    return fastjson.dumps_standard(
+        {
+            "dataVersion": to_json(version),
+            "forbiddenTable": dict(forbidden),
+            "subscriptionGroupTable": {group.name: to_json(group) for group in groups},
+        }
+    )
+
+
+def encode_group_names(groups: Iterable[str]) -> bytes:
+    """RocketMQ's GroupList."""
+    return fastjson.dumps_standard({"groupList": sorted(groups)})
+
+
+def encode_forbidden(group: str, topic: str, *, readable: bool) -> bytes:
+    """RocketMQ's GroupForbidden."""
+    form: JsonObject = {"group": group, "readable": readable, "topic": topic}
+    return fastjson.dumps_standard(form)

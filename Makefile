@@ -8,22 +8,22 @@ BENCHMARKS := $(filter-out benchmarks/common.py,$(sort $(wildcard benchmarks/*.p
 CRASH_STATES ?= 100000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check interop crash bench docs clean
+.PHONY: help setup run test check interop crash bench bench-broker docs clean
 
 help: ## List these targets
-	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
 
 setup: $(READY) ## Build everything into .venv; quick when nothing has changed
 
 $(READY): pyproject.toml setup.py scripts/setup.sh $(KERNEL)
 	@scripts/setup.sh
 
-run: setup ## Take a small tour of a store in ./pyromq-data
-	@$(BIN)/pyromq try
+run: setup ## Run a name server and a broker until Ctrl-C, with their data in ./pyromq-data
+	@exec $(BIN)/pyromq up
 
 test: check ## Run everything: checks, the readable forms, then the whole suite
 	@echo "--- the readable forms (PYROMQ_KERNEL=python)"
-	@PYROMQ_KERNEL=python $(BIN)/pytest tests/records tests/store
+	@PYROMQ_KERNEL=python $(BIN)/pytest tests/records tests/store tests/wire tests/broker
 	@echo "--- the whole suite"
 	@$(BIN)/pytest
 
@@ -40,6 +40,9 @@ crash: setup ## A long soak of power cuts, some 20 minutes; more with CRASH_STAT
 
 bench: setup ## Measure the hot paths, one file each
 	@set -e; for file in $(BENCHMARKS); do echo "--- $$file"; $(BIN)/python $$file; done
+
+bench-broker: setup ## Measure the broker beside Apache RocketMQ (Java, Maven, cc); BENCH="--only pulls --rounds 1"
+	@PYTHONPATH=benchmarks:tests $(BIN)/python -m broker_vs_rocketmq $(BENCH)
 
 docs: setup ## Write the generated parts of docs/ again
 	@$(BIN)/python scripts/gen_docs.py

@@ -77,6 +77,10 @@ stale_kernels() {
     done
 }
 
+# An editable install leaves Python to translate each module when it is first imported, or at every start where it may
+# not write: a broker's start would take twice as long.
+translate() { .venv/bin/python -m compileall -q src/pyromq; }
+
 make_venv
 if can_compile; then
     install
@@ -89,6 +93,8 @@ else
     PYROMQ_NO_EXTENSIONS=1 install
     stale_kernels | while read -r module; do rm -f "$module"; done
 fi
+
+translate
 
 for program in java javac mvn; do
     if ! command -v "$program" >/dev/null; then

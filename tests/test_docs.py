@@ -6,8 +6,10 @@ import ast
 import os
 import re
 import shlex
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +24,8 @@ BIN = Path(sys.executable).parent
 
 BLOCK = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+#: The first line of a block that is a file.
+FILE = re.compile(r"# ([\w-]+\.(?:toml|conf))\n")
 SECONDS = 120
 
 
@@ -85,8 +89,10 @@ def commands_of(page: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES_WITH_COMMANDS, ids=lambda page: str(page.relative_to(ROOT)))
-def test_the_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
-    """All of them one after the other in one empty directory, as a reader would."""
+def test_the_commands_of_a_page_run(page: Path, desk: Desk) -> None:
+    """All of them one after the other in one empty directory, with the page's files in it, as a reader would."""
+    for name, text in files_of(page).items():
+        (desk.directory / name).write_text(text, encoding="utf-8")
     for command in commands_of(page):
         words = shlex.split(command, comments=True)
         environment: dict[str, str] = {}
@@ -97,8 +103,78 @@ def test_the_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
             run(["make", "-n", *words[1:]], ROOT)
         elif program == "pytest":  # this is one: are those tests there?
             run([sys.executable, "-m", "pytest", "--collect-only", *words[1:]], ROOT, **environment)
+        elif program == "pyromq" and words[1] in SERVERS:
+            desk.serve([program, *words[1:]], environment)
         else:
-            run([program, *words[1:]], tmp_path, **environment)
+            run([program, *words[1:]], desk.directory, **(desk.environment | environment))
+
+
+#: Commands that run until they are told to stop, and what they say when they serve.
+SERVERS = ("up", "nameserver", "broker")
+READY = b"PyroMQ is up"
+
+
+class Desk:
+    """The reader's directory and terminals. Servers run on until the page is done, on ports that were free: the first
+    name server where everybody looks for one, all others anywhere.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.servers: list[subprocess.Popen[bytes]] = []
+        self.name_server_port = free_port()
+        self.environment = {"NAMESRV_ADDR": f"127.0.0.1:{self.name_server_port}"}
+
+    def serve(self, words: list[str], environment: dict[str, str]) -> None:
+        ports = {
+            "PYROMQ_NAMESERVER_LISTEN_PORT": "0" if self.servers else str(self.name_server_port),
+            "PYROMQ_BROKER_LISTEN_PORT": "0",
+        }
+        with (self.directory / f"{len(self.servers)}.log").open("wb") as log:
+            server = subprocess.Popen(
+                [str(BIN / words[0]), *words[1:]],
+                cwd=self.directory,
+                env=os.environ | self.environment | ports | environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
+        self.servers.append(server)
+        assert server.stdout
+        first = server.stdout.readline()
+        assert READY in first, f"{shlex.join(words)}\n{first!r}\n{Path(log.name).read_text(encoding='utf-8')}"
+
+    def clear(self) -> None:
+        """All of them stop cleanly; one that does not is ended, and fails the test."""
+        codes: list[int] = []
+        for server in reversed(self.servers):
+            server.terminate()
+            try:
+                server.communicate(timeout=SECONDS)
+            except subprocess.TimeoutExpired:
+                server.kill()
+                server.communicate()
+            codes.append(server.returncode)
+        assert not any(codes)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    desk = Desk(tmp_path)
+    yield desk
+    desk.clear()
+
+
+def files_of(page: Path) -> dict[str, str]:
+    """Blocks of settings that begin with the name of a file: `# broker.toml`."""
+    found = {block.text: FILE.match(block.text) for block in BLOCKS if block.page == page}
+    return {name[1]: text for text, name in found.items() if name}
 
 
 #: `pyromq store recover DIR --truncate-at POSITION` in a sentence or a table: program words, then the rest.
@@ -127,7 +203,7 @@ def test_make_run_and_make_test_do_what_the_readme_says() -> None:
         command = ["make", "--always-make", "--no-print-directory", "-n", target]
         return subprocess.run(command, cwd=ROOT, env=alone, capture_output=True, text=True, check=True).stdout
 
-    assert re.search(r"scripts/setup\.sh\n.*/pyromq ", steps("run"), re.DOTALL)
+    assert re.search(r"scripts/setup\.sh\n.*/pyromq up$", steps("run").strip(), re.DOTALL)
     assert re.search(
         r"scripts/setup\.sh\n.*ruff check.*mypy.*PYROMQ_KERNEL=python \S*pytest.*\.venv/bin/pytest$",
         steps("test").strip(),
@@ -139,7 +215,7 @@ def test_every_target_has_help() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     [phony] = re.findall(r"^\.PHONY: (.+)$", makefile, re.MULTILINE)
     shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert set(re.findall(r"^make (\w+) +\S", shown, re.MULTILINE)) == set(phony.split())
+    assert set(re.findall(r"^make ([\w-]+) +\S", shown, re.MULTILINE)) == set(phony.split())
 
 
 def anchors(page: Path) -> set[str]:
@@ -204,4 +280,10 @@ def test_examples_are_formatted_like_code() -> None:
     for block in EXAMPLES:
         ast.parse(block.text)
     assert EXAMPLES
-    assert {block.language for block in BLOCKS} <= {"", "bash", "console", "python", "mermaid", "toml", "json", "text"}
+    run_here = {"bash", "console", "python"}
+    run_by_the_interop_tests = {"java", "go"}  # tests/interop/test_guides.py runs each of them as it stands
+    files = {"toml", "ini"}
+    shown = {"", "mermaid", "json", "text"}
+    assert {block.language for block in BLOCKS} <= run_here | run_by_the_interop_tests | files | shown
+    unnamed = [block.name for block in BLOCKS if block.language in files and not FILE.match(block.text)]
+    assert not unnamed, "begin with the name of the file, so that a command of the page can be given it"

@@ -9,6 +9,7 @@ import site
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import venv
 import zipfile
 from email.parser import Parser
@@ -20,16 +21,21 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[1]
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
-KERNELS = {f"pyromq/{room}/_kernel{SUFFIX}" for room in ("records", "store")}
+KERNELS = {f"pyromq/{room}/_kernel{SUFFIX}" for room in ("records", "store", "wire", "broker")}
 COMPILER = shutil.which((os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0])
 
 
-def build_wheel(directory: Path, **environment: str) -> Path:
-    """Built from a copy, with the tools that are installed here: no network, and nothing left in the tree."""
+def copy_of_the_source(directory: Path) -> Path:
     source = directory / "source"
     shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns("*.so", "*.egg-info", "__pycache__"))
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
+    return source
+
+
+def build_wheel(directory: Path, **environment: str) -> Path:
+    """Built from a copy, with the tools that are installed here: no network, and nothing left in the tree."""
+    source = copy_of_the_source(directory)
     options = ["--no-deps", "--no-build-isolation", "--disable-pip-version-check", "--quiet"]
     run([sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", str(directory), str(source)], **environment)
     [wheel] = directory.glob("*.whl")
@@ -82,6 +88,28 @@ def test_a_wheel_with_the_kernel_has_all_of_it(compiled_wheel: Path) -> None:
     names = set(zipfile.ZipFile(compiled_wheel).namelist())
     assert names >= KERNELS
     assert not [name for name in names if name.endswith(".c")]
+
+
+def sources_of_the_kernel() -> set[str]:
+    found = (path for kind in ("pyx", "pxd", "pyi") for path in (ROOT / "src").rglob(f"_kernel.{kind}"))
+    return {path.relative_to(ROOT / "src").as_posix() for path in found}
+
+
+def test_whoever_has_a_wheel_has_the_sources_of_its_kernel(pure_wheel: Path) -> None:
+    assert sources_of_the_kernel() <= set(zipfile.ZipFile(pure_wheel).namelist())
+    assert len(sources_of_the_kernel()) >= 3 * len(KERNELS) - 1
+
+
+def test_a_source_distribution_can_be_compiled(tmp_path: Path) -> None:
+    source = copy_of_the_source(tmp_path)
+    build = f"import os; os.chdir({str(source)!r}); from setuptools import build_meta; build_meta.build_sdist('..')"
+    run([sys.executable, "-c", build])
+    [archive] = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as packed:
+        names = {name.partition("/")[2] for name in packed.getnames()}
+    assert {f"src/{path}" for path in sources_of_the_kernel()} <= names
+    assert {"setup.py", "pyproject.toml", "README.md", "LICENSE"} <= names
+    assert not [name for name in names if name.endswith((".c", ".so"))]
 
 
 def test_a_wheel_says_what_it_is(pure_wheel: Path) -> None:

@@ -1,10 +1,11 @@
-"""The compiled way of a send stores and answers exactly what the ordinary way would, and leaves it whatever it does not
-know."""
+"""The fast way of a send, in both its forms, stores and answers exactly what the ordinary way would, and leaves it
+whatever it does not know."""
 
 from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, cast
 
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.fakes import STORE_HOST, FakePeer, Parts
-from pyromq.broker.compiled import KERNEL
+from pyromq.broker import fast_sends, send_loop
 from pyromq.broker.delays import Delays
 from pyromq.broker.fast_sends import FastSends
 from pyromq.broker.processors.send import SendProcessor
@@ -28,7 +29,14 @@ from pyromq.wire.frames import decode_frame, encode_frame, frame_end
 from pyromq.wire.requests import SendMessage
 from pyromq.wire.responses import Response, answer_to
 
-pytestmark = pytest.mark.skipif(KERNEL is None, reason="the kernel is not compiled: there is no fast way")
+
+@pytest.fixture(params=["readable", "chosen"], autouse=True, scope="module")
+def form(request: pytest.FixtureRequest) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "readable":
+            patch.setattr(fast_sends, "CHOSEN", fast_sends.READABLE)
+        yield
+
 
 PLAIN = {"a": "shop", "b": "orders", "c": "TBW102", "d": "4", "e": "1", "f": "0", "g": "1700000000000", "h": "0",
          "i": "UNIQ_KEY\x01C0A8000100002A9F\x02TAGS\x01red\x02", "j": "0", "k": "false", "m": "false"}  # fmt: skip
@@ -65,7 +73,7 @@ class Scene:
         self.fast = FastSends(
             lambda: parts.config, parts.topic_table, parts.store, parts.overload, STORE_HOST, parts.statistics
         )
-        # The compiled way appends to queues that are there; the first message of each goes the ordinary way.
+        # The fast way appends to queues that are there; the first message of each goes the ordinary way.
         for queue in range(4):
             parts.store.append([Draft(b"orders", queue, b"the first")])
 
@@ -75,9 +83,10 @@ class Scene:
         assert isinstance(answer, Response)
         return b"" if command.is_one_way else encode_frame(answer_to(command, answer))
 
-    def compiled(self, data: bytes) -> tuple[int, bytes]:
+    def fast_way(self, data: bytes) -> tuple[int, bytes]:
         connection = FakeConnection()
         taken = self.fast.take(memoryview(data), 0, cast(Connection, connection))
+        self.parts.store.close_run()
         return taken, connection.out
 
     def log(self) -> bytes:
@@ -98,7 +107,7 @@ def long_named(fields: dict[str, str]) -> dict[str, str]:
 def both_ways(data: bytes) -> tuple[Scene, Scene, int, bytes]:
     """The same bytes, once each way, on two equal brokers."""
     one, other = Scene(), Scene()
-    taken, answers = one.compiled(data)
+    taken, answers = one.fast_way(data)
     return one, other, taken, answers
 
 
@@ -128,13 +137,17 @@ def test_it_stores_and_answers_the_same(changes: dict[str, str], names: str) -> 
 def test_many_of_one_read_are_taken_together() -> None:
     data = b"".join(frame({**PLAIN, "e": str(n % 4)}, b"%d" % n, opaque=n) for n in range(100))
     one, other, taken, answers = both_ways(data)
-    at, expected = 0, b""
-    while (end := frame_end(memoryview(data), at)) is not None and at < len(data):
-        expected += other.ordinary(data[at:end])
-        at = end
     assert taken == len(data)
-    assert answers == expected
+    assert answers == each_the_ordinary_way(other, data)
     assert one.log() == other.log()
+
+
+def each_the_ordinary_way(scene: Scene, data: bytes) -> bytes:
+    at, answers = 0, b""
+    while at < len(data) and (end := frame_end(memoryview(data), at)) is not None:
+        answers += scene.ordinary(data[at:end])
+        at = end
+    return answers
 
 
 def test_a_send_without_an_answer_is_stored_and_not_answered() -> None:
@@ -178,21 +191,21 @@ def test_a_send_without_an_answer_is_stored_and_not_answered() -> None:
 def test_what_needs_a_decision_is_left_alone(changes: dict[str, str]) -> None:
     scene = Scene()
     before = scene.log()
-    assert scene.compiled(frame({**PLAIN, **changes})) == (0, b"")
+    assert scene.fast_way(frame({**PLAIN, **changes})) == (0, b"")
     assert scene.log() == before
 
 
 @pytest.mark.parametrize("missing", ["a", "b", "e"])
 def test_a_field_that_must_be_there_is_asked_for_the_ordinary_way(missing: str) -> None:
     fields = {name: value for name, value in PLAIN.items() if name != missing}
-    assert Scene().compiled(frame(fields)) == (0, b"")
+    assert Scene().fast_way(frame(fields)) == (0, b"")
 
 
 def test_half_a_frame_waits() -> None:
     scene, data = Scene(), frame(PLAIN)
     for size in range(len(data)):
-        assert scene.compiled(data[:size])[0] == 0
-    assert scene.compiled(data + data[:50])[0] == len(data)
+        assert scene.fast_way(data[:size])[0] == 0
+    assert scene.fast_way(data + data[:50])[0] == len(data)
 
 
 def test_a_busy_or_closed_broker_is_left_to_those_who_say_why() -> None:
@@ -203,24 +216,98 @@ def test_a_busy_or_closed_broker_is_left_to_those_who_say_why() -> None:
     fenced = Scene()
     fenced.parts.store.fence(OSError("the disk is gone"))
     for scene in (busy, read_only, fenced):
-        assert scene.compiled(frame(PLAIN)) == (0, b"")
+        assert scene.fast_way(frame(PLAIN)) == (0, b"")
 
 
 def test_topics_that_change_are_seen() -> None:
     scene = Scene()
     scene.parts.topics.change("orders", write_queues=1, read_queues=1)
     scene.fast.topics_changed()
-    assert scene.compiled(frame(PLAIN))[0] == 0
+    assert scene.fast_way(frame(PLAIN))[0] == 0
     scene.parts.topics.remove("orders")
     scene.fast.topics_changed()
-    assert scene.compiled(frame({**PLAIN, "e": "0"}))[0] == 0
+    assert scene.fast_way(frame({**PLAIN, "e": "0"}))[0] == 0
+
+
+def test_a_topic_that_changes_between_two_like_sends_is_seen() -> None:
+    scene = Scene()
+    assert scene.fast_way(frame(PLAIN))[0] > 0
+    scene.parts.topics.change("orders", write_queues=1, read_queues=1)
+    scene.fast.topics_changed()
+    assert scene.fast_way(frame(PLAIN)) == (0, b"")
+    scene.parts.topics.change("orders", write_queues=4, read_queues=4)
+    scene.fast.topics_changed()
+    assert scene.fast_way(frame(PLAIN))[0] > 0
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"extFields": {**PLAIN, "c": 7}},
+        {"extFields": {**PLAIN, "k": None}},
+        {"extFields": {**PLAIN, "n": ["x"]}},
+        {"extFields": {**PLAIN, "g": 1_700_000_000_000}},
+        {"extFields": [PLAIN]},
+        {"extFields": None},
+        {"flag": True},
+        {"flag": 1},
+        {"opaque": "7"},
+        {"opaque": 2**31},
+        {"version": 1.5},
+        {"version": -(2**31) - 1},
+    ],
+)
+def test_a_header_of_another_shape_is_left_alone_also_behind_a_usual_one(header: dict[str, Any]) -> None:
+    scene = Scene()
+    usual = frame(PLAIN)
+    assert scene.fast_way(usual + with_header(**header))[0] == len(usual)
+
+
+def with_header(**changes: Any) -> bytes:
+    head = {"code": 310, "extFields": PLAIN, "flag": 0, "language": "JAVA", "opaque": 7, "version": 513, **changes}
+    written = json.dumps(head, separators=(",", ":")).encode()
+    return (4 + len(written)).to_bytes(4, "big") + len(written).to_bytes(4, "big") + written
+
+
+def test_a_send_to_a_client_at_an_ipv6_address_is_left_alone() -> None:
+    scene, connection = Scene(), FakeConnection()
+    connection.packed_address = bytes(20)
+    assert scene.fast.take(memoryview(frame(PLAIN)), 0, cast(Connection, connection)) == 0
+
+
+def test_more_kinds_of_sends_than_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(send_loop, "_MAX_KINDS", 3)
+    data = b"".join(frame({**PLAIN, "h": str(n % 7)}, opaque=n) for n in range(30))
+    one, other, taken, answers = both_ways(data)
+    assert taken == len(data)
+    assert answers == each_the_ordinary_way(other, data)
+    assert one.log() == other.log()
+
+
+def test_long_fields_are_not_remembered() -> None:
+    data = b"".join(frame({**PLAIN, "a": letter * 5000}) for letter in "xyx")
+    one, other, taken, answers = both_ways(data)
+    assert answers == each_the_ordinary_way(other, data[:taken])
+    assert one.log() == other.log()
+    if fast_sends.CHOSEN is fast_sends.READABLE:
+        assert taken == len(data)
+        assert not one.fast._loop._kinds
+
+
+def test_without_a_crc_properties_that_end_like_one_are_stored_alike() -> None:
+    one, other = Scene(store={"record_crc": False}), Scene(store={"record_crc": False})
+    for fields in ({}, {"i": "a\x01b\x02"}, {"i": "x\x01__CRC32#\x02"}):
+        data = frame({**PLAIN, **fields})
+        taken, answer = one.fast_way(data)
+        assert (answer if taken else one.ordinary(data)) == other.ordinary(data)
+    assert one.log() == other.log()
 
 
 def test_a_full_segment_is_left_to_the_ordinary_way_and_both_go_on() -> None:
     one, other = Scene(), Scene()
     data = frame(PLAIN, b"x" * 20_000)
     for _ in range(40):
-        taken, answer = one.compiled(data)
+        taken, answer = one.fast_way(data)
         if not taken:
             answer = one.ordinary(data)
         assert answer == other.ordinary(data)
@@ -236,6 +323,7 @@ def test_under_sync_flush_an_answer_waits_for_the_disk() -> None:
     assert scene.fast.take(memoryview(frame(PLAIN)), 0, cast(Connection, connection)) > 0
     assert connection.out == b""
     assert scene.fast.held_sends == 1
+    scene.parts.store.close_run()
     scene.parts.store.flush()
     assert b'"code":0' in connection.out
     assert scene.fast.held_sends == 0
@@ -252,6 +340,26 @@ def test_a_disk_that_fails_is_told_to_all_who_wait() -> None:
         at = end
     assert [(answer.code, answer.correlation_id) for answer in answers] == [(14, 1), (14, 2)]
     assert scene.fast.held_sends == 0
+
+
+#: Properties that differ in what they ask for, however little they look so.
+entries = st.tuples(
+    st.sampled_from(
+        ["TAGS", "KEYS", "UNIQ_KEY", "WAIT", "DELAY", "CLUSTER", "POP_CK", "TRAN_MSG", "TIMER_D", "__CRC32#", "X", ""]
+    ),
+    st.sampled_from(["\x01", "\x01\x01", ""]),
+    st.sampled_from(["", "a", "b c", "KEYS", "ABC123", "UNIQ_KEY", "true", "0"]),
+).map("".join)
+
+
+@given(st.lists(st.lists(entries, max_size=4).map("\x02".join), min_size=1, max_size=4), st.booleans())
+def test_whatever_the_properties_are_they_are_stored_alike(some: list[str], ends: bool) -> None:
+    one, other = Scene(), Scene()
+    for properties in some:
+        data = frame({**PLAIN, "i": properties + "\x02" if ends else properties})
+        taken, answer = one.fast_way(data)
+        assert (answer if taken else one.ordinary(data)) == other.ordinary(data)
+        assert one.log() == other.log()
 
 
 text = st.text(st.characters(codec="utf-8"), max_size=20)
@@ -286,6 +394,6 @@ def test_damaged_frames_are_never_taken_for_something_else(where: int, patch: by
     try:
         expected = other.ordinary(bytes(data[:taken]))
     except PyroMQError:
-        pytest.fail("the compiled way took what the ordinary way refuses")
+        pytest.fail("the fast way took what the ordinary way refuses")
     assert answers == expected
     assert one.log() == other.log()

@@ -78,6 +78,10 @@ serverChannelMaxIdleTimeSeconds = 60
 """
 
 
+#: What a file must say so that nothing needs a warning.
+QUIET = "storePathRootDir=/s\nautoCreateTopicEnable=false\n"
+
+
 def test_a_brokers_file_is_taken_as_it_is(desk: Desk) -> None:
     loaded = desk.conf(BROKER_CONF)
     config, store = loaded.config, loaded.config.store
@@ -101,21 +105,21 @@ def test_a_brokers_file_is_taken_as_it_is(desk: Desk) -> None:
 
 
 def test_what_changes_nothing_is_named_in_one_warning(desk: Desk) -> None:
-    loaded = desk.conf("storePathRootDir=/s\nsendMessageThreadPoolNums=8\nrocketmqHome=/opt/rocketmq\nhaListenPort=1")
+    loaded = desk.conf(QUIET + "sendMessageThreadPoolNums=8\nrocketmqHome=/opt/rocketmq\nhaListenPort=1")
     [warning] = loaded.warnings
     assert warning.endswith("change nothing here: haListenPort, rocketmqHome, sendMessageThreadPoolNums")
 
 
 def test_missing_protection_is_said_aloud(desk: Desk) -> None:
-    [warning] = desk.conf("storePathRootDir=/s\naclEnable=true\nenableDLegerCommitLog=true").warnings
+    [warning] = desk.conf(QUIET + "aclEnable=true\nenableDLegerCommitLog=true").warnings
     assert "Beware: it asks for authentication and replication, which is not there" in warning
-    [warning] = desk.conf("storePathRootDir=/s\naclEnable=false").warnings
+    [warning] = desk.conf(QUIET + "aclEnable=false").warnings
     assert "Beware" not in warning
 
 
 def test_every_key_that_rocketmq_knows_is_accepted(desk: Desk) -> None:
     ours = {key.name for key in BROKER_KEYS} | {"storePathCommitLog"}
-    loaded = desk.conf("storePathRootDir=/s\n" + "".join(f"{name}=1\n" for name in KNOWN_TO_ROCKETMQ - ours))
+    loaded = desk.conf(QUIET + "".join(f"{name}=1\n" for name in KNOWN_TO_ROCKETMQ - ours))
     assert len(loaded.warnings) == 1
 
 
@@ -160,10 +164,10 @@ def test_a_line_that_cannot_work_is_named(desk: Desk, line: str, sentence: str) 
 
 
 def test_the_last_of_two_lines_counts_and_that_is_said(desk: Desk) -> None:
-    loaded = desk.conf("storePathRootDir=/s\nlistenPort=1\nlistenPort=2\n")
+    loaded = desk.conf(QUIET + "listenPort=1\nlistenPort=2\n")
     assert loaded.config.listen_port == 2
     assert loaded.warnings == [
-        f"{loaded.source}: listenPort is given more than once (lines 2 and 3); the last one counts"
+        f"{loaded.source}: listenPort is given more than once (lines 3 and 4); the last one counts"
     ]
 
 
@@ -178,15 +182,32 @@ def test_a_file_without_a_directory_does_not_use_rocketmqs_silently(desk: Desk) 
     assert "RocketMQ would use ~/store" in loaded.warnings[0]
 
 
+def test_a_moved_broker_keeps_its_groups_and_is_told_about_its_topics(desk: Desk) -> None:
+    loaded = desk.conf("storePathRootDir=/s\n")
+    assert (loaded.config.auto_create_groups, loaded.config.auto_create_topics) == (True, False)
+    [warning] = loaded.warnings
+    assert "autoCreateTopicEnable is not given; RocketMQ would create" in warning
+    assert not desk.conf(QUIET + "autoCreateSubscriptionGroup=false").config.auto_create_groups
+    assert desk.conf("storePathRootDir=/s\nautoCreateTopicEnable=true").warnings == []
+    assert not desk.toml("").auto_create_groups
+
+
+def test_a_programs_own_defaults_give_way_to_everything(desk: Desk) -> None:
+    file = desk.file("broker.toml", "auto_create_topics = false\n")
+    defaults = {"auto_create_topics": True, "auto_create_groups": True, "store.root": Path("/d")}
+    config = load_broker(file, environ={}, overrides={}, defaults=defaults).config
+    assert (config.auto_create_topics, config.auto_create_groups, config.store.root) == (False, True, Path("/d"))
+
+
 def test_a_directory_from_a_flag_goes_with_the_files_own_log_directory(desk: Desk) -> None:
     loaded = desk.conf("storePathRootDir=/a\nstorePathCommitLog=/a/commitlog", **{"store.root": Path("/b")})
     assert loaded.config.store.root == Path("/b")
 
 
 def test_an_address_that_clients_cannot_reach_is_warned_about(desk: Desk) -> None:
-    [warning] = desk.conf("storePathRootDir=/s\nbrokerIP1=203.0.113.7").warnings
+    [warning] = desk.conf(QUIET + "brokerIP1=203.0.113.7").warnings
     assert "clients are told to connect to 203.0.113.7, but the broker listens on 127.0.0.1 only" in warning
-    [warning] = desk.conf("storePathRootDir=/s\nbindAddress=0.0.0.0", allow_public=True).warnings
+    [warning] = desk.conf(QUIET + "bindAddress=0.0.0.0", allow_public=True).warnings
     assert warning.startswith("listening on 0.0.0.0 without authentication")
 
 

@@ -1,8 +1,9 @@
 """The real Apache RocketMQ as a child process, for tests that compare us with it.
 
 `toolchain()` finds Java and, through Maven, the jars named in pom.xml; `ApacheCluster` runs one name
-server and one broker over a store directory; `Referee` asks that broker through the official Java
-client. The version is the one in pom.xml and nothing here depends on another.
+server and one broker over a store directory; `JavaProgram` asks a cluster through the official Java
+client, and `Referee` is the one that looks at a broker's store. The version is the one in pom.xml and
+nothing here depends on another.
 
 What it leaves behind: compiled classes and a class path under build/interop/ of this repository, and
 whatever the broker wrote into the store directory it was given. Logs and settings go to a temporary
@@ -31,13 +32,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, Any, Self
 
 from interop.loopback import enter_private_network
 
 HERE = Path(__file__).resolve().parent
 POM = HERE / "pom.xml"
-REFEREE_SOURCE = HERE / "java" / "Referee.java"
+SOURCES = HERE / "java"
 CACHE = HERE.parents[1] / "build" / "interop"
 
 #: In full, because without a network Maven says of a short name only that there is no such plugin.
@@ -82,20 +83,21 @@ class Toolchain:
     """What it takes to start any of the Java programs."""
 
     java: str
-    #: Joined with the platform's separator; the compiled Referee comes first.
+    #: Joined with the platform's separator; the compiled program comes first.
     classpath: str
 
 
 # --- Finding Java and the jars -------------------------------------------------------------------
 
 
-def toolchain() -> Toolchain:
-    """The jars and the compiled Referee; quick when an earlier run left them in the cache."""
+def toolchain(program: str = "Referee") -> Toolchain:
+    """The jars and java/`program`.java compiled; quick when an earlier run left them in the cache."""
     java, javac, mvn = (_on_path(name) for name in ("java", "javac", "mvn"))
-    stamp = hashlib.sha256(POM.read_bytes() + b"\0" + REFEREE_SOURCE.read_bytes()).hexdigest()
+    parts = [POM, *sorted(SOURCES.glob("*.java"))]
+    stamp = hashlib.sha256(b"\0".join([program.encode(), *(part.read_bytes() for part in parts)])).hexdigest()
     ready = CACHE / stamp[:16]
     if not _is_complete(ready):
-        _build(ready, javac, mvn)
+        _build(ready, program, javac, mvn)
     return Toolchain(java, os.pathsep.join([str(ready / "classes"), _jars(ready)]))
 
 
@@ -117,17 +119,18 @@ def _is_complete(ready: Path) -> bool:
     return all(Path(jar).exists() for jar in _jars(ready).split(os.pathsep))
 
 
-def _build(ready: Path, javac: str, mvn: str) -> None:
+def _build(ready: Path, program: str, javac: str, mvn: str) -> None:
     """Fill a fresh directory, then rename it into place: a torn build is never taken for a good one."""
     CACHE.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix="building-", dir=CACHE))
     try:
         _resolve(mvn, fresh / "classpath.txt")
         (fresh / "classes").mkdir()
-        command = [javac, "-nowarn", "-encoding", "UTF-8", "-d", str(fresh / "classes")]
-        compiled = _run([*command, "-cp", _jars(fresh), str(REFEREE_SOURCE)])
+        command = [javac, "-nowarn", "-encoding", "UTF-8", "-d", str(fresh / "classes"), "-cp", _jars(fresh)]
+        # The source path lets a program be made of several files, and be built without the other programs.
+        compiled = _run([*command, "-sourcepath", str(SOURCES), str(SOURCES / f"{program}.java")])
         if compiled.returncode != 0:
-            raise ApacheFailed(f"javac refused {REFEREE_SOURCE.name}:\n{compiled.stdout}")
+            raise ApacheFailed(f"javac refused {program}.java:\n{compiled.stdout}")
         if ready.exists():
             shutil.rmtree(ready)
         fresh.rename(ready)
@@ -178,7 +181,7 @@ class ApacheCluster:
     def __init__(self, store_root: Path, *, broker_conf: Mapping[str, str] | None = None) -> None:
         self.store_root = store_root
         self._broker_conf = dict(broker_conf or {})
-        self._ports = _free_ports()
+        self._ports = free_ports()
         self._toolchain = toolchain()
         self._home: tempfile.TemporaryDirectory[str] | None = None
         self._namesrv: subprocess.Popen[bytes] | None = None
@@ -213,14 +216,26 @@ class ApacheCluster:
         self._home = tempfile.TemporaryDirectory(prefix="apache-rocketmq-")
         home = Path(self._home.name)
         try:
-            self._namesrv = self._launch(NAMESRV_MAIN, _namesrv_conf(self._ports, home), home)
+            self._namesrv = self._launch_namesrv(home)
             _await_ready(self._namesrv, home / f"{NAMESRV_MAIN}.out")
-            conf = {**_broker_conf(self._ports, self.store_root), **self._broker_conf}
-            self._broker = self._launch(BROKER_MAIN, conf, home)
-            _await_ready(self._broker, home / f"{BROKER_MAIN}.out")
+            self.start_broker()
         except BaseException:
             self.kill()
             raise
+
+    def start_broker(self) -> None:
+        """The broker alone, after it was ended alone."""
+        assert self._home is not None, "the name server is not running"
+        home = Path(self._home.name)
+        conf = {**broker_conf(self._ports, self.store_root), **self._broker_conf}
+        self._broker = self._launch(BROKER_MAIN, conf, home)
+        _await_ready(self._broker, home / f"{BROKER_MAIN}.out")
+
+    def end_broker(self, how: signal.Signals) -> None:
+        """The broker alone; the name server goes on."""
+        assert self._broker is not None, "the broker is not running"
+        _end(self._broker, how)
+        self._broker = None
 
     def stop(self) -> None:
         """SIGTERM and wait: the broker flushes, persists its tables and removes `abort`.
@@ -242,6 +257,7 @@ class ApacheCluster:
                 _end(server, signal.SIGKILL)
         self._broker = self._namesrv = None
         if self._home is not None:
+            keep_logs(Path(self._home.name))
             # A JVM's last writes may race with the removal of its log directory.
             shutil.rmtree(self._home.name, ignore_errors=True)
             self._home.cleanup()
@@ -255,6 +271,10 @@ class ApacheCluster:
 
     def referee(self) -> Referee:
         return Referee(self._toolchain, self.namesrv_address, self.broker_address)
+
+    def _launch_namesrv(self, home: Path) -> subprocess.Popen[bytes]:
+        """A subclass may run another one: on the same port, with its output in the same file."""
+        return self._launch(NAMESRV_MAIN, namesrv_conf(self._ports, home), home)
 
     def _launch(self, main: str, conf: Mapping[str, str], home: Path) -> subprocess.Popen[bytes]:
         conf_file = home / f"{main}.conf"
@@ -281,7 +301,7 @@ class ApacheCluster:
             )
 
 
-def _namesrv_conf(ports: Ports, home: Path) -> dict[str, str]:
+def namesrv_conf(ports: Ports, home: Path) -> dict[str, str]:
     return {
         "bindAddress": LOOPBACK,
         "listenPort": str(ports.namesrv),
@@ -289,7 +309,7 @@ def _namesrv_conf(ports: Ports, home: Path) -> dict[str, str]:
     }
 
 
-def _broker_conf(ports: Ports, store_root: Path) -> dict[str, str]:
+def broker_conf(ports: Ports, store_root: Path) -> dict[str, str]:
     """What a broker of the tests runs with, unless the test says otherwise."""
     return {
         "brokerClusterName": "InteropCluster",
@@ -332,6 +352,12 @@ def _environment(home: Path) -> dict[str, str]:
     return {**kept, "ROCKETMQ_HOME": str(home), "HOME": str(home)}
 
 
+def keep_logs(home: Path) -> None:
+    """What a program left in its temporary directory goes to the one named by PYROMQ_INTEROP_LOGS, if there is one."""
+    if kept := os.environ.get("PYROMQ_INTEROP_LOGS"):
+        shutil.copytree(home, Path(kept) / home.name, dirs_exist_ok=True)
+
+
 def _await_ready(server: subprocess.Popen[bytes], out: Path) -> None:
     deadline = time.monotonic() + START_TIMEOUT_S
     while READY not in (said := out.read_text("utf-8", errors="replace")):
@@ -348,7 +374,7 @@ def _end(server: subprocess.Popen[bytes], how: signal.Signals) -> None:
         server.wait(STOP_TIMEOUT_S)
 
 
-def _free_ports() -> Ports:
+def free_ports() -> Ports:
     """Ports below the range systems give to outgoing connections, so that none is taken meanwhile."""
     for _ in range(100):
         base = random.randrange(20_000, 30_000)
@@ -408,16 +434,19 @@ class Dump:
     max_offsets: dict[int, int]
 
 
-class Referee:
-    """The official Java client in one JVM, asked one question at a time. A context manager."""
+class JavaProgram:
+    """A program of java/ on the official client in one JVM, asked one question at a time. A context manager."""
+
+    #: The name of the class, which is also the name of its file.
+    main = "Referee"
 
     def __init__(self, tools: Toolchain, namesrv_address: str, broker_address: str) -> None:
-        self._home = tempfile.TemporaryDirectory(prefix="referee-")
+        self._home = tempfile.TemporaryDirectory(prefix="java-program-")
         home = Path(self._home.name)
         self._errors: IO[bytes] = (home / "stderr").open("w+b")
         options = [*_jvm_options(home, heap_mb=256), f"-Drocketmq.log.root={home}"]
         self._process = subprocess.Popen(
-            [tools.java, *options, "-cp", tools.classpath, "Referee", namesrv_address, broker_address],
+            [tools.java, *options, "-cp", tools.classpath, self.main, namesrv_address, broker_address],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -427,7 +456,7 @@ class Referee:
             preexec_fn=enter_private_network(),
         )
 
-    def __enter__(self) -> Referee:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -449,6 +478,7 @@ class Referee:
             self._process.wait()
         stdout.close()
         self._errors.close()
+        keep_logs(Path(self._home.name))
         self._home.cleanup()
 
     def ask(self, do: str, **fields: object) -> list[Line]:
@@ -468,12 +498,16 @@ class Referee:
         self._process.wait()
         self._errors.seek(0)
         said = self._errors.read().decode("utf-8", "replace")
-        raise ApacheFailed(f"the Referee died over {do}:\n{said[-SAID_CHARS:]}")
+        raise ApacheFailed(f"{self.main} died over {do}:\n{said[-SAID_CHARS:]}")
 
     def _pipes(self) -> tuple[IO[str], IO[str]]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         return self._process.stdin, self._process.stdout
+
+
+class Referee(JavaProgram):
+    """What is in the store of a broker, as the official client sees it."""
 
     def create_topic(self, topic: str, queues: int) -> None:
         self.ask("create", topic=topic, queues=queues)

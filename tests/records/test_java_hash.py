@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyromq.records.java_hash import java_hash, key_hash, tag_code
+from pyromq.records.java_hash import java_hash, key_hash, key_hash_by_parts, tag_code
 
 BY_JAVA = {
     "": 0,
@@ -55,3 +55,16 @@ def test_the_definition(text: str) -> None:
     for at in range(0, len(units), 2):
         value = (31 * value + int.from_bytes(units[at : at + 2], "big")) % 2**32
     assert java_hash(text) % 2**32 == value
+
+
+keys = st.text(st.characters(codec="utf-8"), max_size=40).map(str.encode) | st.binary(max_size=20)
+
+
+@given(st.sampled_from([b"orders", "заказы".encode(), b"\xff"]), st.lists(keys, max_size=5), keys)
+def test_a_key_hashed_by_parts_has_the_same_hash(topic: bytes, ends: list[bytes], beginning: bytes) -> None:
+    for end in [*ends, b"00000001", b"00000002", b""]:
+        assert key_hash_by_parts(topic, beginning + end) == key_hash(topic, beginning + end)
+
+
+def test_the_smallest_int_by_parts() -> None:
+    assert key_hash_by_parts(b"orders", b"abydncvw") == 0

@@ -17,7 +17,7 @@ from pyromq.records.properties import encode_properties
 from pyromq.store import commit_log, dispatcher, key_index, queue_reader
 from pyromq.store.key_index import index_keys_readable
 from pyromq.store.message_store import InlineRunner, MessageStore
-from pyromq.store.queue_cursor import COMPILED, append_drafts_readable, dispatch_readable
+from pyromq.store.queue_cursor import COMPILED, Dispatched, append_drafts_readable, dispatch_readable
 from pyromq.store.queue_reader import ReadResult, collect_readable
 from pyromq.testing import SimDisk
 
@@ -122,6 +122,13 @@ def use_readable_forms(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatcher, "dispatch", dispatch_readable)
     monkeypatch.setattr(key_index, "index_keys", index_keys_readable)
     monkeypatch.setattr(queue_reader, "collect", collect_readable)
+
+
+def use_definitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the dispatcher look at one record after the other, each in full."""
+    use_readable_forms(monkeypatch)
+    monkeypatch.setattr(dispatcher, "dispatch", lambda buffer, start, end, cursors: Dispatched(start, 0, 0))
+    monkeypatch.setattr(key_index, "index_keys", lambda buffer, start, end, index: start)
 
 
 class LaterRunner:

@@ -30,16 +30,19 @@ from store.support import (
     plant_log,
     read_all,
     record_bytes,
+    use_definitions,
     use_readable_forms,
 )
 
 SCHEDULE = layout.SCHEDULE_TOPIC.decode()
 
 
-@pytest.fixture(params=["chosen", "readable"], autouse=True)
+@pytest.fixture(params=["chosen", "readable", "one by one"], autouse=True)
 def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     if request.param == "readable":
         use_readable_forms(monkeypatch)
+    elif request.param == "one by one":
+        use_definitions(monkeypatch)
     return request.param
 
 

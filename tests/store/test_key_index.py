@@ -23,7 +23,7 @@ from pyromq.store.key_index import (
 )
 from pyromq.testing import SimDisk
 from records.drafts import drafts, log_of
-from store.support import bodies, config, needs_kernel, open_store, order, use_readable_forms
+from store.support import bodies, config, needs_kernel, open_store, order, use_definitions, use_readable_forms
 
 NOW = 1_700_000_000_000
 
@@ -237,19 +237,17 @@ def test_both_cursors_write_the_same_bytes(puts: list[tuple[int, int, int]], gar
         assert getattr(compiled, name) == getattr(readable, name)
 
 
-@needs_kernel
 @settings(max_examples=60)
 @given(st.lists(drafts(), max_size=8))
-def test_both_forms_index_the_same(some: list[Draft]) -> None:
+def test_all_forms_index_the_same(some: list[Draft]) -> None:
     files = []
-    for readable in (False, True):
+    for use_form in (lambda _: None, use_readable_forms, use_definitions):
         with pytest.MonkeyPatch.context() as monkeypatch:
-            if readable:
-                use_readable_forms(monkeypatch)
+            use_form(monkeypatch)
             index = new_index()
             fill(index, some)
             files.append({file.name: bytes(file.file.buffer) for file in index.files if file.cursor.count > 1})
-    assert files[0] == files[1]
+    assert files[0] == files[1] == files[2]
 
 
 @pytest.mark.parametrize("kind", [ReadableIndexCursor, IndexCursor])

@@ -1,6 +1,7 @@
 from collections.abc import Mapping, Sequence
 
 from pyromq.store._kernel import LogRun
+from pyromq.store.consume_queue import ConsumeQueue
 
 class FastTopic:
     name: bytes
@@ -26,3 +27,40 @@ class SendLoop:
     ) -> None: ...
     def is_send(self, data: memoryview, at: int) -> bool: ...
     def take(self, data: memoryview, at: int, born_host: bytes) -> int: ...
+
+class PullPlan:
+    queue: ConsumeQueue
+    group: str
+    topic: str
+    queue_id: int
+    commits: bool
+    pulls: int
+    messages: int
+    bytes_out: int
+    def __init__(
+        self,
+        queue: ConsumeQueue,
+        group: str,
+        topic: str,
+        queue_id: int,
+        commits: bool,
+        tag_codes: frozenset[int] | None,
+        max_messages: int,
+        max_bytes: int,
+        pieces: Sequence[bytes],
+    ) -> None: ...
+    def answer(
+        self,
+        entries: memoryview,
+        first_offset: int,
+        offset: int,
+        end: int,
+        first_base: int,
+        segment_bytes: int,
+        buffers: list[memoryview | None],
+        readable: int,
+        hot_from: int,
+        min_offset: int,
+        max_offset: int,
+        correlation_id: int,
+    ) -> bytes | None: ...

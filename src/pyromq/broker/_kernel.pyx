@@ -1,5 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Sends in their usual form, from the bytes that were received to the log and to the bytes of the answer, in one loop.
+"""Sends in their usual form, from the bytes that were received to the log and to the bytes of the answer, in one loop;
+and the answer to a pull that finds messages in memory, in one piece.
 
 A fast path, not a second broker: it takes only the messages that need no decision (the topic is there, the queue is
 named, no delay, no transaction, no retry, nothing to be made), and stops before the first other one, which
@@ -8,12 +9,12 @@ named, no delay, no transaction, no retry, nothing to be made), and stops before
 
 from libc.string cimport memcmp, memcpy
 
-from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.dict cimport PyDict_GetItem
 from cpython.object cimport PyObject
 
 from pyromq.records._kernel cimport RawDraft, get32, put32
-from pyromq.store._kernel cimport LogRun
+from pyromq.store._kernel cimport LogRun, QueueView, gather, measure
 from pyromq.wire._kernel cimport SendHeader, read_send, unescape
 
 cdef enum:
@@ -272,3 +273,83 @@ cdef class SendLoop:
         put32(frame, <unsigned int>(at - frame - 4))
         put32(frame + 4, <unsigned int>(at - frame - 8))
         return at
+
+
+cdef class PullPlan:
+    """What every pull of one consumer from one queue has in common, and what they got."""
+
+    cdef readonly object queue
+    cdef readonly str group
+    cdef readonly str topic
+    cdef readonly int queue_id
+    cdef readonly bint commits
+    cdef object tag_codes
+    cdef Py_ssize_t max_messages
+    cdef long long max_bytes
+    cdef tuple pieces
+    cdef Py_ssize_t pieces_size
+    cdef public long long pulls
+    cdef public long long messages
+    cdef public long long bytes_out
+
+    def __init__(self, queue, str group, str topic, int queue_id, bint commits, tag_codes, Py_ssize_t max_messages,
+                 long long max_bytes, pieces):
+        """`pieces` are the pieces of the answer's header around the next, the least and the last offset and the
+        correlation id."""
+        self.queue = queue
+        self.group = group
+        self.topic = topic
+        self.queue_id = queue_id
+        self.commits = commits
+        self.tag_codes = tag_codes
+        self.max_messages = max_messages
+        self.max_bytes = max_bytes
+        self.pieces = tuple(pieces)
+        if len(self.pieces) != 5:
+            raise ValueError("not for the fast path")
+        self.pieces_size = sum(map(len, self.pieces))
+        self.pulls = self.messages = self.bytes_out = 0
+
+    def answer(self, const unsigned char[::1] entries, long long first_offset, long long offset, long long end,
+               long long first_base, long long segment_bytes, list buffers, long long readable, long long hot_from,
+               long long min_offset, long long max_offset, int correlation_id):
+        """The whole answer to a pull from `offset`, whose entries lie in one file that begins with `first_offset` and
+        may be looked at up to `end`. None: the ordinary way must take a closer look."""
+        cdef QueueView view
+        cdef unsigned char head[1024]
+        cdef unsigned char* at = head + 8
+        cdef bytes frame
+        cdef unsigned char* target
+        if not first_offset <= offset < end <= first_offset + entries.shape[0] // 20 or self.pieces_size > 800:
+            return None
+        view.first = offset - first_offset
+        view.end = end - first_offset
+        view.max_messages = self.max_messages
+        view.max_bytes = self.max_bytes
+        view.first_base = first_base
+        view.segment_bytes = segment_bytes
+        view.readable = readable
+        view.hot_from = hot_from
+        if not measure(&entries[0], &view, buffers, self.tag_codes) or view.count == 0:
+            return None
+        if view.next == view.end and view.count < self.max_messages and end < max_offset:
+            return None  # it goes on in the next file
+        at = put_bytes(at, <bytes>self.pieces[0])
+        at = put_number(at, first_offset + view.next)
+        at = put_bytes(at, <bytes>self.pieces[1])
+        at = put_number(at, min_offset)
+        at = put_bytes(at, <bytes>self.pieces[2])
+        at = put_number(at, max_offset)
+        at = put_bytes(at, <bytes>self.pieces[3])
+        at = put_number(at, correlation_id)
+        at = put_bytes(at, <bytes>self.pieces[4])
+        put32(head, <unsigned int>(at - head - 4 + view.total))
+        put32(head + 4, <unsigned int>(at - head - 8))
+        frame = PyBytes_FromStringAndSize(NULL, at - head + view.total)
+        target = <unsigned char*>PyBytes_AS_STRING(frame)
+        memcpy(target, head, at - head)
+        gather(&entries[0], &view, buffers, self.tag_codes, target + (at - head))
+        self.pulls += 1
+        self.messages += view.count
+        self.bytes_out += view.total
+        return frame

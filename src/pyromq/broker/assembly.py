@@ -88,7 +88,7 @@ class Broker:
             store_host = pack_address(self.config.client_host, self.server.port)
             parts = Parts(settings, self.store, tables, client, self.address, store_host, self.clock, self._rng)
             self.parts, self._service = parts, Service(parts.handlers())
-            self.server.fast_path = parts.fast_sends
+            self.server.fast_path = parts.fast_path
             async with self._working_beside(parts):
                 try:
                     await parts.registrar.start()
@@ -146,6 +146,7 @@ class Broker:
     def _handle(self, command: Command, peer: Peer) -> Answer:
         if self._service is None:
             return refusal(NotNow("the broker is starting: try again in a moment"))
+        self.store.catch_up()  # whoever was told that a message is stored finds it
         return self._service.handle(command, peer)
 
     def _disconnected(self, peer: Peer) -> None:

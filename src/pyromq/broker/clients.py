@@ -205,6 +205,8 @@ class Consumers:
     def __init__(self) -> None:
         self._groups: dict[str, ConsumerGroup] = {}
         self._of_peer = _GroupsOfPeer()
+        #: Grows when somebody subscribes differently: what was concluded from subscriptions no longer holds.
+        self.changes = 0
 
     def __iter__(self) -> Iterator[ConsumerGroup]:
         return iter(list(self._groups.values()))
@@ -218,6 +220,7 @@ class Consumers:
         if group is None:
             group = self._groups[what.group] = ConsumerGroup(what.group)
         joined = group.put(member)
+        before = group.message_model, dict(group.subscriptions)
         self._of_peer.add(member.peer, group.name)
         group.consume_type, group.message_model = what.consume_type, what.message_model
         group.consume_from = what.consume_from
@@ -228,6 +231,8 @@ class Consumers:
             group.wish(member.peer, _wish(what.subscriptions))
         if joined or changed:
             group.changed_ms = now_ms
+        if (group.message_model, group.subscriptions) != before:
+            self.changes += 1
         return joined or changed
 
     def left(self, group_name: str, peer: Peer) -> bool:
@@ -239,6 +244,7 @@ class Consumers:
         self._of_peer.discard(peer, group_name)
         if not group.members:
             del self._groups[group_name]
+            self.changes += 1
         return is_gone
 
     def disconnected(self, peer: Peer) -> list[str]:

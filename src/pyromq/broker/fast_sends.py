@@ -1,4 +1,4 @@
-"""The way of most messages: many sends of one read, stored and answered in one compiled loop (see `_kernel.pyx`).
+"""The way of most messages: many sends of one read, stored and answered in one loop (see `send_loop`).
 
 Whatever needs a decision is left to `processors.send`; so is everything while the broker is busy, read-only or fenced,
 where that one says why. The shape of an answer is taken from the ordinary encoder, once, so that there is one
@@ -13,12 +13,13 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from pyromq.broker import names
 from pyromq.broker.compiled import KERNEL
 from pyromq.broker.overload import Overload
 from pyromq.broker.receipts import receipt_fields
+from pyromq.broker.send_loop import FastTopic, SendLoop
 from pyromq.broker.statistics import Statistics
 from pyromq.config import BrokerConfig
 from pyromq.config.broker import WRITE
@@ -28,14 +29,26 @@ from pyromq.model.topic import TopicConfig
 from pyromq.net.connection import Connection
 from pyromq.records.layout import FLAG_MULTI_TAGS
 from pyromq.store.compiled import KERNEL as STORE_KERNEL
+from pyromq.store.log_run import ReadableLogRun
 from pyromq.store.message_store import MessageStore
 from pyromq.wire.command import Command
 from pyromq.wire.frames import encode_frame
 from pyromq.wire.header import encode_header
 from pyromq.wire.responses import SendReceipt, answer_to, refusal
 
-if TYPE_CHECKING:
-    from pyromq.broker._kernel import FastTopic
+
+class Forms(NamedTuple):
+    """What the loop is made of: the compiled kernel, or the readable classes that define it."""
+
+    log_run: Any
+    send_loop: Any
+    fast_topic: Any
+
+
+READABLE = Forms(ReadableLogRun, SendLoop, FastTopic)
+CHOSEN = READABLE
+if KERNEL is not None and STORE_KERNEL is not None:
+    CHOSEN = Forms(STORE_KERNEL.LogRun, KERNEL.SendLoop, KERNEL.FastTopic)
 
 #: Stand for the values in the pattern of an answer.
 _ID, _QUEUE, _OFFSET, _KEY, _CORRELATION = "@ID@", 1_111_111_111, 2_222_222_222_222, "@KEY@", 1_333_333_333
@@ -63,19 +76,18 @@ class FastSends:
         store_host: PackedHost,
         statistics: Statistics,
     ) -> None:
-        assert KERNEL is not None
-        assert STORE_KERNEL is not None
+        self._forms = CHOSEN
         self._config = config
         self._all_topics = topics
         self._store = store
         self._overload = overload
         self._statistics = statistics
         self._waits = store.config.flush.sync
-        self._run: Any = STORE_KERNEL.LogRun()
+        self._run: Any = self._forms.log_run()
         #: By name; the loop looks here and nowhere else.
         self.topics: dict[bytes, FastTopic] = {}
         cluster = f"CLUSTER\x01{config().cluster}\x02".encode()
-        self._loop: Any = KERNEL.SendLoop(
+        self._loop: Any = self._forms.send_loop(
             self._run, self.topics, store_host, cluster, *answer_patterns(config()),
             config().limits.max_frame_bytes, self._waits,
         )  # fmt: skip
@@ -88,32 +100,32 @@ class FastSends:
 
     def topics_changed(self) -> None:
         """Look again which topics need no decision."""
-        assert KERNEL is not None
         self.count_up()
         wanted = {topic.name.encode(): _shape(topic) for topic in self._all_topics if _is_plain(topic)}
         for name in [name for name, known in self.topics.items() if wanted.get(name) != (known.queues, known.flags)]:
             del self.topics[name]
         for name, shape in wanted.items():
             if name not in self.topics:
-                self.topics[name] = KERNEL.FastTopic(name, *shape)
+                self.topics[name] = self._forms.fast_topic(name, *shape)
 
     def take(self, data: memoryview, at: int, connection: Connection) -> int:
         """Store and answer the sends at the front; where the first other frame begins."""
-        loop, store = self._loop, self._store
-        if not loop.is_send(data, at) or not self._config().permission & WRITE or self._overload.reason() is not None:
+        loop, run = self._loop, self._run
+        if not loop.is_send(data, at) or not (run.is_open or self._open_run()):
             return at
-        if not store.open_run(self._run):
-            return at
-        try:
-            at = loop.take(data, at, connection.packed_address)
-        finally:
-            end = store.close_run(self._run)
+        at = loop.take(data, at, connection.packed_address)
         if loop.answers:
             if self._waits:
-                self._hold(_Held(end, connection, loop.answers, loop.correlation_ids))
+                self._hold(_Held(run.base + run.offset, connection, loop.answers, loop.correlation_ids))
             else:
                 connection.put_bytes(loop.answers)
         return at
+
+    def _open_run(self) -> bool:
+        """Questions that are asked once for all sends of a turn; False when the ordinary way must say what is wrong."""
+        if not self._config().permission & WRITE or self._overload.reason() is not None:
+            return False
+        return self._store.open_run(self._run)
 
     def count_up(self) -> None:
         """Tell the statistics what came since the last time."""

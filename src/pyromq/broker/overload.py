@@ -1,4 +1,9 @@
-"""Is the broker falling behind? Then sends are refused early, with a reason, and those taken before are served well."""
+"""Is the broker falling behind? Then sends are refused early, with a reason, and those taken before are served well.
+
+When the store is behind, every send is refused until it has caught up. When the loop is late, one turn's sends are
+refused and the next turn's are taken, more of them refused the later it is: a broker that refuses all would stay late
+for as long as its clients try again, and store nothing meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +20,13 @@ from pyromq.store.watermarks import Watermarks
 PROBE_SECONDS = 0.05
 #: So many probes in a row must be late: a machine that stood still for a moment is no overload.
 PROBES = 3
+#: For each turn that is taken at most so many are refused.
+MAX_REFUSED_TURNS = 3
+
+
+def busy(reason: str) -> SystemBusy:
+    """What a client is told."""
+    return SystemBusy(f"[OVERLOAD] {reason}; the message was not stored: try again, or another broker")
 
 
 class Overload:
@@ -26,29 +38,40 @@ class Overload:
         self._clock = clock
         self._lags_s: deque[float] = deque([0.0] * PROBES, PROBES)
         self._lag_s = 0.0
+        #: Turns in a row that were refused because of lag, this one included; 0: this one is taken.
+        self._refused_turns = 0
+        self._waiting: list[Callable[[], int]] = []
+
+    def count_waiting(self, waiting: Callable[[], int]) -> None:
+        """Ask this, too, how many sends wait for the disk."""
+        self._waiting.append(waiting)
 
     def check(self) -> None:
         """Raise SystemBusy when a send should not be taken now."""
         reason = self.reason()
         if reason is not None:
-            raise SystemBusy(f"[OVERLOAD] {reason}; the message was not stored: try again, or another broker")
+            raise busy(reason)
 
     @property
     def lag_ms(self) -> float:
         return self._lag_s * 1000
 
     def reason(self) -> str | None:
+        """Why sends are refused in this turn of the loop; None: they are taken."""
         limits = self._config()
+        if self._refused_turns:
+            return f"the broker is {self.lag_ms:.0f} ms behind (limit {limits.loop_lag_ms} ms)"
         marks = self._marks
-        lag_ms = self._lag_s * 1000
-        if limits.loop_lag_ms and lag_ms > limits.loop_lag_ms:
-            return f"the broker is {lag_ms:.0f} ms behind (limit {limits.loop_lag_ms} ms)"
         unsynced = marks.appended.value - marks.synced.value
         if limits.unsynced_bytes and unsynced > limits.unsynced_bytes:
             return f"{unsynced} bytes wait for the disk (limit {limits.unsynced_bytes})"
         undispatched = marks.readable.value - marks.dispatched.value
         if limits.undispatched_bytes and undispatched > limits.undispatched_bytes:
             return f"{undispatched} bytes are not in their queues yet (limit {limits.undispatched_bytes})"
+        if limits.waiting_sends:
+            waiting = sum(count() for count in self._waiting)
+            if waiting >= limits.waiting_sends:
+                return f"{waiting} sends wait for the disk (limit {limits.waiting_sends})"
         return None
 
     async def run(self) -> None:
@@ -59,6 +82,12 @@ class Overload:
             self.probed(self._clock.monotonic() - due)
 
     def probed(self, late_s: float) -> None:
-        """The loop was so late."""
+        """The loop was so late: decide about the sends until the next probe, which is at least one turn."""
         self._lags_s.append(max(0.0, late_s))
         self._lag_s = min(self._lags_s)
+        limit_ms = self._config().loop_lag_ms
+        times = int(self.lag_ms / limit_ms) if limit_ms else 0
+        if self._refused_turns < min(times, MAX_REFUSED_TURNS):
+            self._refused_turns += 1
+        else:
+            self._refused_turns = 0

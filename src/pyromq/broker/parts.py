@@ -6,12 +6,15 @@ Each part gets what it uses and nothing else; this is the one module that knows 
 from __future__ import annotations
 
 import random
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from typing import Any
 
+from pyromq.broker import names
 from pyromq.broker.clients import Consumers, Producers
 from pyromq.broker.compiled import KERNEL
 from pyromq.broker.delays import Delays
+from pyromq.broker.fast_paths import FastPaths
+from pyromq.broker.fast_pulls import FastPulls
 from pyromq.broker.fast_sends import FastSends
 from pyromq.broker.groups import Groups
 from pyromq.broker.holds import Holds
@@ -31,9 +34,11 @@ from pyromq.broker.processors.send import SendProcessor
 from pyromq.broker.processors.send_back import SendBackProcessor
 from pyromq.broker.processors.transaction import TransactionProcessor
 from pyromq.broker.progress import Progress
+from pyromq.broker.refused_sends import RefusedSends
 from pyromq.broker.registration import Registrar
 from pyromq.broker.resets import Resets
 from pyromq.broker.runtime_info import RuntimeInfo
+from pyromq.broker.saved_topics import SavedTopics
 from pyromq.broker.settings import Settings
 from pyromq.broker.statistics import Statistics
 from pyromq.broker.tables import Tables
@@ -47,12 +52,22 @@ from pyromq.model.data_version import DataVersion
 from pyromq.model.message import PackedHost
 from pyromq.model.topic import TopicConfig
 from pyromq.net.client import Client
-from pyromq.net.service import Handler
+from pyromq.net.home import FastPath
+from pyromq.net.peer import Peer
+from pyromq.net.service import Answer, Handler
 from pyromq.records.layout import HOST_V4
 from pyromq.store.message_store import MessageStore
+from pyromq.wire import admin_requests as ask
 from pyromq.wire import requests
 from pyromq.wire.requests import Request
+from pyromq.wire.responses import Response
 from pyromq.wire.transaction_requests import ResumeCheck
+
+#: Once these are answered, a crash does not undo them.
+CHANGE_TABLES = (
+    ask.UpdateTopic, ask.UpdateTopicList, ask.DeleteTopic, ask.UpdateGroup, ask.UpdateGroupList, ask.DeleteGroup,
+    ask.UpdateForbidden,
+)  # fmt: skip
 
 
 class Parts:
@@ -78,16 +93,20 @@ class Parts:
         self.delay_levels = len(parse_delay_levels(config().store.delay_levels))
         # What the broker knows.
         self.registrar = Registrar(config, address, self._known_topics, client, clock)
+        self.saved_topics = SavedTopics(tables.topics, self._topics_saved)
+        tables.settings_saver.on_save = self.saved_topics.saving
         self.topics = Topics(tables.topics, config, self._topics_changed)
-        self.groups = Groups(tables.groups, config, tables.settings_saver.changed)
+        self.groups = Groups(tables.groups, config, self._groups_changed)
         self.producers, self.consumers = Producers(), Consumers()
         self.locks = QueueLocks()
         self.progress = Progress(tables.offsets, store)
         self.resets = Resets()
         self.statistics = Statistics(clock)
+        self.fast_pulls: FastPulls | None = None
         # What runs beside the requests.
         self.overload = Overload(lambda: config().overload, store.marks, clock)
         self.writer = Writer(store)
+        self.overload.count_waiting(lambda: self.writer.waiting)
         self.holds = Holds(store.arrivals, config().max_held_pulls)
         self.fast_sends = self._fast_sends(store_host)
         self.topics.add_system_topics(self.delay_levels)
@@ -112,17 +131,31 @@ class Parts:
             config, self.topics, self.groups, self.consumers, self.progress, store, self.holds,
             resets=self.resets, statistics=self.statistics,
         )  # fmt: skip
+        self.fast_pulls = self._fast_pulls()
         self.offsets = OffsetProcessor(self.topics, self.groups, self.progress, store, self.resets)
         self.query = QueryProcessor(store)
         self.reply = ReplyProcessor(config, self.send, self.producers, self.writer, address, clock)
         settings.on_change.append(self._settings_changed)
 
     def _fast_sends(self, store_host: PackedHost) -> FastSends | None:
-        if KERNEL is None or len(store_host) != HOST_V4:
+        if len(store_host) != HOST_V4:
             return None
-        return FastSends(
-            self._settings.current, self._tables.topics, self._store, self.overload, store_host, self.statistics
+        fast = FastSends(
+            self._settings.current, self.saved_topics, self._store, self.overload, store_host, self.statistics
         )
+        self.overload.count_waiting(lambda: fast.held_sends)
+        return fast
+
+    def _fast_pulls(self) -> FastPulls | None:
+        if KERNEL is None:
+            return None
+        return FastPulls(self.pull, self.consumers, self.progress, self.resets, self._store, self.statistics)
+
+    @property
+    def fast_path(self) -> FastPath:
+        """What the server tries before the ordinary way."""
+        paths = [path for path in (self.fast_sends, self.fast_pulls) if path is not None]
+        return FastPaths(*paths, RefusedSends(self.overload))
 
     def _consumes_in_order(self, group: str) -> bool:
         expiry_ms = self._settings.current().queue_lock_expiry_ms
@@ -136,12 +169,32 @@ class Parts:
     def _topics_changed(self) -> None:
         self._tables.settings_saver.changed()
         self.registrar.topics_changed()
+        self.holds.topics_changed(lambda topic: topic in self._tables.topics)
         if self.fast_sends is not None:
             self.fast_sends.topics_changed()
+        self._plan_anew()
+
+    def _groups_changed(self) -> None:
+        self._tables.settings_saver.changed()
+        self._plan_anew()
+
+    def _plan_anew(self) -> None:
+        if self.fast_pulls is not None:
+            self.fast_pulls.forget()
+
+    def _topics_saved(self) -> None:
+        if self.fast_sends is not None:
+            self.fast_sends.topics_changed()
+
+    def _offsets_reset(self, queues: list[tuple[str, int]]) -> None:
+        """Pulls that are held go on from somewhere else now."""
+        for topic in {topic for topic, _ in queues}:
+            self.holds.topic_changed(topic)
 
     def _settings_changed(self, config: BrokerConfig) -> None:
         """Somebody changed settings over the network."""
         self._store.cleaner.retention = config.store.retention
+        self._plan_anew()
         self._tables.topics.renew()  # what name servers are told of topics depends on settings
         self.topics.add_system_topics(self.delay_levels)
 
@@ -163,9 +216,9 @@ class Parts:
 
     def _of_clients(self) -> dict[type[Request], Handler]:
         return {
-            requests.SendMessage: self.send.send,
+            requests.SendMessage: self._send,
             requests.SendReply: self.reply.reply,
-            requests.SendBack: self.send_back.send_back,
+            requests.SendBack: self._answered_when_saved(self.send_back.send_back),
             requests.EndTransaction: self.transaction.end,
             ResumeCheck: self.transaction.resume,
             requests.PullMessage: self.pull.pull,
@@ -185,6 +238,28 @@ class Parts:
             requests.UnlockQueues: self.members.unlock,
         }
 
+    def _send(self, request: requests.SendMessage, peer: Peer) -> Answer:
+        """A message is acknowledged when its topic is on the disk, too: it may have been made for it just now."""
+        answer = self.send.send(request, peer)
+        goes_elsewhere = names.is_retry_topic(request.topic) and not self._tables.settings_saver.is_saved
+        is_settled = request.topic in self.saved_topics and not goes_elsewhere
+        return answer if is_settled else self._when_saved(answer)
+
+    def _answered_when_saved(self, handler: Handler) -> Handler:
+        """A handler that changes topics or groups: the answer leaves when the change is on the disk."""
+
+        def handle(request: Request, peer: Peer) -> Answer:
+            answer = handler(request, peer)
+            is_settled = isinstance(answer, Response) and self._tables.settings_saver.is_saved
+            return answer if is_settled else self._when_saved(answer)
+
+        return handle
+
+    async def _when_saved(self, answer: Answer) -> Response | None:
+        response = await answer if isinstance(answer, Awaitable) else answer
+        await self._tables.settings_saver.saved()
+        return response
+
     def _of_admin(self) -> dict[type[Request], Handler]:
         config, store, levels = self._settings.current, self._store, self.delay_levels
         delays = self._tables.delays
@@ -195,12 +270,10 @@ class Parts:
         topics = TopicAdmin(
             config, self._address, self.topics, self.consumers, self.progress, self.resets, store, self.statistics
         )
-        groups = GroupAdmin(
-            self.groups, self.progress, self.resets, self.locks, self.statistics, self._tables.settings_saver.changed
-        )
+        groups = GroupAdmin(self.groups, self.progress, self.resets, self.locks, self.statistics, self._groups_changed)
         offsets = OffsetAdmin(
             config, self._address, self.topics, self.groups, self.consumers, self.progress, self.resets, store,
-            self.statistics, self._clock, wake=self.holds.arrived, delays=delays, delay_levels=levels,
+            self.statistics, self._clock, wake=self._offsets_reset, delays=delays, delay_levels=levels,
         )  # fmt: skip
         clients = ClientAdmin(config, self.topics, self.groups, self.producers, self.consumers, store)
         broker = BrokerAdmin(
@@ -209,4 +282,6 @@ class Parts:
         handlers: dict[type[Request], Handler] = {}
         for part in (topics, groups, offsets, clients, broker):
             handlers.update(part.handlers())
+        for kind in CHANGE_TABLES:
+            handlers[kind] = self._answered_when_saved(handlers[kind])
         return handlers

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from pyromq import __version__
+import pyromq
 from pyromq.broker import names
 from pyromq.broker.statistics import Statistics
 from pyromq.clock import Clock
@@ -56,7 +56,7 @@ class RuntimeInfo:
         figures: dict[str, object] = {
             "brokerActive": "true",
             "brokerVersionDesc": PROTOCOL_NAME,
-            "pyromqVersion": __version__,
+            "pyromqVersion": pyromq.__version__,
             **self._times(),
             **self._puts(),
             **self._gets(),

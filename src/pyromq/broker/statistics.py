@@ -172,9 +172,9 @@ class Statistics:
     def send_failed(self) -> None:
         self.failed_puts += 1
 
-    def got(self, group: str, topic: str, messages: int, size: int) -> None:
-        """A pull was answered with messages."""
-        self.found.add(1, 0)
+    def got(self, group: str, topic: str, messages: int, size: int, pulls: int = 1) -> None:
+        """Pulls were answered with messages."""
+        self.found.add(pulls, 0)
         self.got_total.add(messages, size)
         self._all_got.add(messages, size)
         flow = self._groups.get((topic, group)) or self._new(self._groups, (topic, group))

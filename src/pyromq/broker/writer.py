@@ -16,6 +16,8 @@ class Writer:
         self._store = store
         #: Does a send wait for anything after the append?
         self.waits = store.config.flush.sync
+        #: How many do so now.
+        self.waiting = 0
 
     def append(self, drafts: list[Draft]) -> list[AppendedAt]:
         """Into the log, now. Raises IllegalMessage, DiskFull, StoreFenced."""
@@ -23,8 +25,13 @@ class Writer:
 
     async def settled(self, receipt: AppendedAt) -> None:
         """Return once the promise holds for the message. Raises StoreFenced."""
-        if self.waits:
+        if not self.waits:
+            return
+        self.waiting += 1
+        try:
             await self._store.wait_synced(receipt)
+        finally:
+            self.waiting -= 1
 
     async def put(self, draft: Draft) -> AppendedAt:
         """Append one message and wait for the promise."""

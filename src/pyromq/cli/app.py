@@ -1,36 +1,85 @@
-"""The commands, put together."""
+"""The commands, put together. A command's module is imported when the command is run, or shown in the help.
+
+That is for the start of a server: it need not wait for what only other commands use.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pyromq import __version__
-from pyromq.cli import doctor, messages, serve, store, tour
 from pyromq.cli.output import FriendlyGroup, show_warnings
+
+if TYPE_CHECKING:
+    from typer.core import TyperCommand, TyperGroup
+
+CONTEXT = {"help_option_names": ["-h", "--help"]}
+
+SERVERS, MESSAGES, TOOLS = "Run it", "Try it", "Look inside"
+
+#: In the order of the help: the panel that a command is shown in, and where its function or group is.
+COMMANDS = {
+    "up": (SERVERS, "pyromq.cli.serve", "up"),
+    "nameserver": (SERVERS, "pyromq.cli.serve", "nameserver"),
+    "broker": (SERVERS, "pyromq.cli.serve", "broker"),
+    "send": (MESSAGES, "pyromq.cli.messages", "send"),
+    "consume": (MESSAGES, "pyromq.cli.messages", "consume"),
+    "try": (MESSAGES, "pyromq.cli.tour", "tour"),
+    "store": (TOOLS, "pyromq.cli.store", "app"),
+    "doctor": (TOOLS, "pyromq.cli.doctor", "doctor"),
+}
+
+
+class Commands(FriendlyGroup):
+    """Knows the names of its commands before it has any of them."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            return None
+        if cmd_name not in self.commands:
+            self.commands[cmd_name] = _load(cmd_name)
+        return self.commands[cmd_name]
+
+
+def _load(name: str) -> TyperCommand | TyperGroup:
+    panel, module, attribute = COMMANDS[name]
+    found: typer.Typer | Callable[..., None] = getattr(import_module(module), attribute)
+    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    if isinstance(found, typer.Typer):
+        alone.add_typer(found, name=name, rich_help_panel=panel)
+        command: Any = typer.main.get_command(alone).commands[name]  # type: ignore[attr-defined]
+    else:
+        alone.command(name, rich_help_panel=panel, help=_paragraphs(found))(found)
+        command = typer.main.get_command(alone)
+    return command  # type: ignore[no-any-return]
+
+
+def _paragraphs(found: Callable[..., None]) -> str:
+    """The docstring without its line ends: a terminal has a width of its own."""
+    return "\n\n".join(" ".join(part.split()) for part in (found.__doc__ or "").split("\n\n"))
+
 
 app = typer.Typer(
     name="pyromq",
-    cls=FriendlyGroup,
-    help="A message queue in Python that speaks Apache RocketMQ.",
+    cls=Commands,
+    help="A message queue in Python that speaks Apache RocketMQ. Start with: pyromq up",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=CONTEXT,
 )
-app.command("up")(serve.up)
-app.command("nameserver")(serve.nameserver)
-app.command("broker")(serve.broker)
-app.command("send")(messages.send)
-app.command("consume")(messages.consume)
-app.add_typer(store.app, name="store")
-app.command("doctor")(doctor.doctor)
-app.command("try")(tour.tour)
 
 
 def _version(wanted: bool) -> None:
     if wanted:
+        from pyromq import __version__
+
         typer.echo(f"pyromq {__version__}")
         raise typer.Exit
 

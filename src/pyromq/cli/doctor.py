@@ -14,10 +14,12 @@ from typing import Annotated
 import typer
 
 from pyromq import __version__
+from pyromq.broker import compiled as broker_compiled
 from pyromq.cli import output
 from pyromq.records import checksum
 from pyromq.records import scan as record_scan
 from pyromq.store import key_index, queue_cursor, queue_reader
+from pyromq.wire import compiled as wire_compiled
 
 _POPULATE_READ = 22  # Linux 5.14
 
@@ -42,7 +44,7 @@ def checks() -> list[Check]:
         _memory(),
         *(_kernel(room, compiled) for room, compiled in rooms().items()),
         _crc(),
-        _module("uvloop", "uvloop", "a faster event loop: pip install 'pyromq[speed]'"),
+        _module("uvloop", "uvloop", "the network is slower without it: pip install uvloop"),
         _fallocate(),
         _populate(),
         _open_files(),
@@ -58,6 +60,8 @@ def rooms() -> dict[str, bool]:
         "queues": queue_cursor.COMPILED,
         "reading": queue_reader.collect is not queue_reader.collect_readable,
         "key index": key_index.index_keys is not key_index.index_keys_readable,
+        "wire": wire_compiled.KERNEL is not None,
+        "broker": broker_compiled.KERNEL is not None,
     }
 
 

@@ -1,172 +1,237 @@
-"""`pyromq up`, `pyromq nameserver`, `pyromq broker`: the servers, in the foreground, until Ctrl-C or SIGTERM."""
+"""`pyromq up`, `pyromq nameserver`, `pyromq broker`: the servers, in the foreground, until Ctrl-C or SIGTERM.
+
+Either signal stops cleanly, with exit code 0. What keeps a server from starting, or from going on, is one sentence and
+exit code 1; whatever was started before it is stopped again. The servers are imported where they are started: a name
+server need not wait for the broker's code.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Coroutine
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
-from pyromq import __version__
-from pyromq.broker.assembly import Broker
+import pyromq
 from pyromq.cli import output
 from pyromq.cli.logs import LogFormat, LogLevel, start_logging
 from pyromq.cli.output import escaped
 from pyromq.config import BrokerConfig, NameServerConfig
-from pyromq.config.load import Loaded, load_broker, load_name_server
-from pyromq.nameserver.assembly import NameServer
+from pyromq.config.load import DEFAULT_DATA, Loaded, load_broker, load_name_server
+from pyromq.errors import ConfigError, PyroMQError
+from pyromq.net.address import shown_address
+
+if TYPE_CHECKING:
+    from pyromq.nameserver.assembly import NameServer
 
 log = logging.getLogger("pyromq")
 
 #: What other programs wait for on stdout.
 READY = "PyroMQ is up"
+DEFAULT_NAME_SERVER = "127.0.0.1:9876"
+#: Addresses that mean "all of this machine": good to listen on, useless to connect to.
+WILDCARDS = ("0.0.0.0", "::")  # noqa: S104  they are compared with
+#: An address of documentation: nothing is sent there, the system is asked which way it would go.
+SOMEWHERE = {"0.0.0.0": ("192.0.2.1", 9), "::": ("2001:db8::1", 9)}  # noqa: S104
 
 ConfigFile = Annotated[
     Path | None,
-    typer.Option("--config", "-c", metavar="FILE", help="Settings: TOML, or RocketMQ's own .conf taken as it is."),
+    typer.Option(
+        "--config", "-c", metavar="FILE", help="Settings: TOML if it ends in .toml, else RocketMQ's own key=value."
+    ),
 ]
-Level = Annotated[LogLevel, typer.Option("--log-level", help="How much is said on stderr.")]
-Format = Annotated[LogFormat, typer.Option("--log-format", help="Lines for people, or JSON for machines.")]
+Host = Annotated[str | None, typer.Option("--host", metavar="HOST", help="Address to listen on; else 127.0.0.1.")]
+AdvertiseHost = Annotated[
+    str | None,
+    typer.Option("--advertise-host", metavar="HOST", help="Where clients are told to connect; else where it listens."),
+]
 AllowPublic = Annotated[
     bool | None,
     typer.Option(
-        "--allow-public/--loopback-only",
-        help="Listen where other machines can connect, although nobody has to log in.",
-        show_default="loopback only",
+        "--allow-public", help="Let --host be an address that other machines reach, although nobody has to log in."
     ),
+]
+Level = Annotated[
+    LogLevel,
+    typer.Option("--log-level", metavar="LEVEL", help="What is said on stderr: debug, info, warning or error."),
+]
+Format = Annotated[
+    LogFormat,
+    typer.Option("--log-format", metavar="FORMAT", help="text: lines for people; json: lines for machines."),
 ]
 
 
 def up(
-    data_dir: Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="Where everything is kept.")] = Path(
-        "pyromq-data"
-    ),
-    nameserver_port: Annotated[int, typer.Option(help="Port of the name server; 0: any free one.")] = 9876,
-    broker_port: Annotated[int, typer.Option(help="Port of the broker; 0: any free one.")] = 10911,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    config: ConfigFile = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option("--data-dir", metavar="DIR", help="Where everything is kept; else pyromq-data."),
+    ] = None,
+    nameserver_port: Annotated[
+        int | None,
+        typer.Option("--nameserver-port", metavar="PORT", help="Port of the name server, else 9876; 0: any free one."),
+    ] = None,
+    broker_port: Annotated[
+        int | None,
+        typer.Option("--broker-port", metavar="PORT", help="Port of the broker, else 10911; 0: any free one."),
+    ] = None,
+    host: Host = None,
+    advertise_host: AdvertiseHost = None,
     allow_public: AllowPublic = None,
+    config: ConfigFile = None,
     log_level: Level = LogLevel.WARNING,
     log_format: Format = LogFormat.TEXT,
 ) -> None:
-    """Name server and broker in one process: everything that a producer and a consumer need.
+    """Start everything: a name server and a broker in one process.
 
-    Topics and consumer groups are made when they are first used. Ctrl-C stops it cleanly, and the next start goes on
-    with the same messages.
+    Producers and consumers, PyroMQ's or RocketMQ's, need nothing but the name server's address. Topics and consumer
+    groups are made when they are first used. Ctrl-C stops it cleanly, and the next start goes on with the same
+    messages. A file given with --config is the broker's.
     """
-    start_logging(log_level, log_format)
-    name_server = load_name_server(
-        None,
-        environ=os.environ,
-        overrides={
-            "listen_host": host, "listen_port": nameserver_port, "allow_public": allow_public,
-            "kv_config_path": data_dir / "nameserver" / "kvConfig.json",
-        },
-    )  # fmt: skip
-    broker = load_broker(
-        config,
-        environ={"PYROMQ_BROKER_AUTO_CREATE_TOPICS": "true", "PYROMQ_BROKER_AUTO_CREATE_GROUPS": "true", **os.environ},
-        overrides={
-            "listen_host": host, "listen_port": broker_port, "allow_public": allow_public,
-            "store.root": data_dir / "store",
-        },
-    )  # fmt: skip
-    _run(lambda: _up(name_server, broker, data_dir))
+    with _reporting(log_level, log_format):
+        common = {"listen_host": host, "allow_public": allow_public}
+        home = data_dir or DEFAULT_DATA
+        names = load_name_server(
+            None,
+            environ=os.environ,
+            overrides={**common, "listen_port": nameserver_port, "kv_config_path": home / "nameserver/kvConfig.json"},
+        )
+        store = {"store.root": home / "store"}
+        broker = load_broker(
+            config,
+            environ=os.environ,
+            overrides={
+                **common, "listen_port": broker_port, "advertise_host": advertise_host, **(store if data_dir else {}),
+            },
+            defaults={"auto_create_topics": True, "auto_create_groups": True, **store},
+        )  # fmt: skip
+        _run(lambda stop: _up(names, broker, stop))
 
 
 def nameserver(
     config: ConfigFile = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on; 0: any free one.", show_default="9876")] = None,
+    host: Host = None,
+    port: Annotated[
+        int | None,
+        typer.Option("--port", metavar="PORT", help="Port to listen on, else 9876; 0: any free one."),
+    ] = None,
     allow_public: AllowPublic = None,
     log_level: Level = LogLevel.INFO,
     log_format: Format = LogFormat.TEXT,
 ) -> None:
-    """A name server: tells clients which broker has which topic.
+    """Start a name server: it tells clients which broker has which topic.
 
-    Run two or three of them, side by side. They know nothing of each other: brokers register with all, clients ask
-    any. Flags win over the environment (PYROMQ_NAMESERVER_LISTEN_PORT …), and that over the file.
+    Run two or three, side by side. They know nothing of each other: brokers register with all, clients ask any.
+    Options win over the environment (PYROMQ_NAMESERVER_LISTEN_PORT …), and that over the file.
     """
-    start_logging(log_level, log_format)
-    overrides = {"listen_host": host, "listen_port": port, "allow_public": allow_public}
-    loaded = load_name_server(config, environ=os.environ, overrides=overrides)
-    _run(lambda: _name_server(loaded))
+    with _reporting(log_level, log_format):
+        overrides = {"listen_host": host, "listen_port": port, "allow_public": allow_public}
+        loaded = load_name_server(config, environ=os.environ, overrides=overrides)
+        _run(lambda stop: _name_server(loaded, stop))
 
 
 def broker(
     config: ConfigFile = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on; 0: any free one.", show_default="10911")] = None,
+    host: Host = None,
+    port: Annotated[
+        int | None,
+        typer.Option("--port", metavar="PORT", help="Port to listen on, else 10911; 0: any free one."),
+    ] = None,
+    advertise_host: AdvertiseHost = None,
     name_servers: Annotated[
         str | None, typer.Option("--name-servers", "-n", metavar="HOST:PORT;…", help="Name servers to register with.")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="The broker's name.", show_default="broker-a")] = None,
+    name: Annotated[
+        str | None,
+        typer.Option("--name", metavar="NAME", help="The broker's name in its cluster; else broker-a."),
+    ] = None,
     store: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The store directory.", show_default="pyromq-data/store")
+        Path | None,
+        typer.Option("--store", metavar="DIR", help="The store directory; else pyromq-data/store."),
     ] = None,
     allow_public: AllowPublic = None,
     log_level: Level = LogLevel.INFO,
     log_format: Format = LogFormat.TEXT,
 ) -> None:
-    """A broker: stores messages and hands them to consumers.
+    """Start a broker: it stores messages and hands them to consumers.
 
-    It starts and serves without a name server, and registers as soon as one answers. Flags win over the environment
+    It serves without a name server too, and registers as soon as one answers. Options win over the environment
     (PYROMQ_BROKER_LISTEN_PORT …, NAMESRV_ADDR), and that over the file.
     """
-    start_logging(log_level, log_format)
-    overrides = {
-        "listen_host": host, "listen_port": port, "name_servers": name_servers, "name": name, "store.root": store,
-        "allow_public": allow_public,
-    }  # fmt: skip
-    loaded = load_broker(config, environ=os.environ, overrides=overrides)
-    _run(lambda: _broker(loaded))
+    with _reporting(log_level, log_format):
+        overrides = {
+            "listen_host": host, "listen_port": port, "advertise_host": advertise_host, "name_servers": name_servers,
+            "name": name, "store.root": store, "allow_public": allow_public,
+        }  # fmt: skip
+        loaded = load_broker(config, environ=os.environ, overrides=overrides)
+        _run(lambda stop: _broker(loaded, stop))
 
 
 # --- running ---------------------------------------------------------------------------------------------------------
 
 
-def _run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """On uvloop where it is installed."""
+@contextlib.contextmanager
+def _reporting(level: LogLevel, form: LogFormat) -> Iterator[None]:
+    """Start the log. Where machines read it, what stops the program is a line of it as well."""
+    start_logging(level, form)
+    try:
+        yield
+    except (PyroMQError, OSError) as error:
+        if form is LogFormat.TEXT:
+            raise
+        log.critical("%s", output.sentence(error))
+        raise typer.Exit(1) from None
+
+
+def _run(work: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
+    """Give the work an event that a signal sets. On uvloop where it is installed."""
     factory = None
     if find_spec("uvloop") is not None:
         import uvloop
 
         factory = uvloop.new_event_loop
+    if os.geteuid() == 0:
+        log.info("running as root; a user of its own that may write nothing but the data directory is safer")
     with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(work())
+        stop = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            runner.get_loop().add_signal_handler(number, _stop, stop, number)
+        runner.run(work(stop))
 
 
-async def _stopped() -> None:
-    """Return when somebody wants the program to end."""
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    await stop.wait()
-    log.info("stopping")
+def _stop(stop: asyncio.Event, number: signal.Signals) -> None:
+    if not stop.is_set():
+        log.info("stopping because of %s", number.name)
+        stop.set()
 
 
-async def _until_stopped(*failures: Coroutine[Any, Any, None]) -> None:
+async def _until(stop: asyncio.Event, *failures: Coroutine[Any, Any, None]) -> None:
     """Serve until a signal comes, or until one of these raises."""
-    tasks = [asyncio.ensure_future(one) for one in (_stopped(), *failures)]
-    done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in pending:
-        task.cancel()
-    await asyncio.gather(*pending, return_exceptions=True)
+    gc.freeze()  # what a start leaves behind lives until the end: the collector need not look at it again
+    tasks = [asyncio.ensure_future(one) for one in (stop.wait(), *failures)]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
     for task in done:
         task.result()
 
 
 @contextlib.asynccontextmanager
 async def _serving_names(config: NameServerConfig) -> AsyncIterator[NameServer]:
+    from pyromq.nameserver.assembly import NameServer
+
     server = NameServer(config)
     await server.start()
     try:
@@ -175,51 +240,104 @@ async def _serving_names(config: NameServerConfig) -> AsyncIterator[NameServer]:
         await server.stop()
 
 
-def _warn(loaded: Loaded[Any]) -> None:
-    for warning in loaded.warnings:
-        log.warning("%s", warning)
-
-
-async def _name_server(loaded: Loaded[NameServerConfig]) -> None:
-    _warn(loaded)
+async def _name_server(loaded: Loaded[NameServerConfig], stop: asyncio.Event) -> None:
+    _warn(loaded.warnings)
     async with _serving_names(loaded.config) as server:
         _say(f"{READY}: name server on {server.address}")
-        await _until_stopped()
+        await _until(stop)
+    log.info("stopped cleanly")
 
 
-async def _broker(loaded: Loaded[BrokerConfig]) -> None:
-    _warn(loaded)
-    async with Broker(loaded.config).running() as server:
-        _say(f"{READY}: broker {loaded.config.name} on {server.address}, store in {loaded.config.store.root}")
-        await _until_stopped(server.wait_failed())
+async def _broker(loaded: Loaded[BrokerConfig], stop: asyncio.Event) -> None:
+    from pyromq.broker.assembly import Broker
+
+    _warn(loaded.warnings)
+    config = _reachable(loaded.config)
+    _check_directory(config.store.root)
+    async with Broker(config).running() as server:
+        log.info("broker %s (version %s) serves on %s", config.name, pyromq.__version__, server.address)
+        _say(f"{READY}: broker {config.name} on {server.address}, store in {config.store.root}")
+        await _until(stop, server.wait_failed())
+    log.info("stopped cleanly")
 
 
-async def _up(name_server: Loaded[NameServerConfig], broker: Loaded[BrokerConfig], data_dir: Path) -> None:
-    from dataclasses import replace
+async def _up(names: Loaded[NameServerConfig], broker: Loaded[BrokerConfig], stop: asyncio.Event) -> None:
+    from pyromq.broker.assembly import Broker
 
-    for warning in dict.fromkeys([*name_server.warnings, *broker.warnings]):
+    _warn([*names.warnings, *broker.warnings])
+    config = _reachable(broker.config)
+    _check_directory(config.store.root)
+    async with _serving_names(names.config) as found:
+        near = names.config.listen_host if names.config.listen_host not in WILDCARDS else "localhost"
+        far = config.client_host if names.config.listen_host in WILDCARDS else near
+        servers = dict.fromkeys((shown_address(near, found.port), *config.name_servers))
+        async with Broker(replace(config, name_servers=tuple(servers))).running() as server:
+            _welcome(shown_address(far, found.port), server.address, config.store.root)
+            await _until(stop, server.wait_failed())
+    _say("Stopped cleanly.")
+
+
+def _reachable(config: BrokerConfig) -> BrokerConfig:
+    """Who listens on all addresses tells clients one of them: where this machine sends to others from."""
+    if config.client_host not in WILDCARDS:
+        return config
+    family = socket.AF_INET6 if ":" in config.client_host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(SOMEWHERE[config.client_host])
+            host = str(probe.getsockname()[0])
+    except OSError:
+        raise ConfigError(
+            f"{config.client_host} is no address that a client could connect to, and this machine has no other network "
+            "that would tell one: give it with --advertise-host (advertise_host, brokerIP1)",
+            "advertise_host",
+        ) from None
+    log.info("clients are told to connect to %s; --advertise-host gives another address", host)
+    return replace(config, advertise_host=host)
+
+
+def _check_directory(root: Path) -> None:
+    """Raises ConfigError for a store directory that cannot be made or written."""
+    why = ""
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        why = "there is a file where a directory should be"
+    except OSError as error:
+        why = error.strerror or str(error)
+    else:
+        why = "" if os.access(root, os.W_OK | os.X_OK) else "this user may not write there"
+    if why:
+        raise ConfigError(f"the store directory {root} cannot be used: {why}; give another one")
+
+
+# --- what is said ----------------------------------------------------------------------------------------------------
+
+
+def _warn(warnings: list[str]) -> None:
+    for warning in dict.fromkeys(warnings):
         log.warning("%s", warning)
-    async with _serving_names(name_server.config) as names:
-        config = replace(broker.config, name_servers=(names.address, *broker.config.name_servers))
-        async with Broker(config).running() as server:
-            _welcome(output.stdout(), names.address, server.address, data_dir)
-            await _until_stopped(server.wait_failed())
-    output.stdout().print("Stopped cleanly.")
 
 
-def _say(line: str) -> None:
-    output.stdout().print(escaped(line))
+def _say(*lines: str) -> None:
+    """A server goes on when nobody reads what it says: rich turns a closed pipe into the end of the program."""
+    console = output.stdout()
+    with contextlib.suppress(SystemExit, OSError):
+        for line in lines:
+            console.print(escaped(line), soft_wrap=True)
 
 
-def _welcome(console: Console, names: str, server: str, data_dir: Path) -> None:
-    console.print(f"[bold]{READY}[/] (version {__version__})")
-    table = output.facts()
-    table.add_row("name server", names)
-    table.add_row("broker", server)
-    table.add_row("data", escaped(data_dir))
-    console.print(table)
-    option = "" if names == "127.0.0.1:9876" else f" -n {names}"
-    console.print("\nTry it in another terminal:")
-    console.print(f'  [bold]pyromq send hello "my first message"{option}[/]')
-    console.print(f"  [bold]pyromq consume hello{option}[/]")
-    console.print(f"\nAny RocketMQ client works: its name server address is [bold]{names}[/]. Ctrl-C stops.")
+def _welcome(names: str, broker: str, store: Path) -> None:
+    option = "" if names == DEFAULT_NAME_SERVER else f" -n {names}"
+    _say(
+        f"{READY} (version {pyromq.__version__})",
+        f"  name server  {names}",
+        f"  broker       {broker}",
+        f"  data         {store}",
+        "",
+        "Try it in another terminal:",
+        f'  pyromq send hello "my first message"{option}',
+        f"  pyromq consume hello{option}",
+        "",
+        f"Any RocketMQ client works: its name server address is {names}. Ctrl-C stops.",
+    )

@@ -1,8 +1,9 @@
 """Puts a program's settings together: defaults, then the file, then the environment, then flags; the last one wins.
 
 A file that ends in `.toml` is TOML with the names of the dataclasses; any other is RocketMQ's own `key=value`, taken
-as it is. What cannot work raises `ConfigError`, which says where it was written; what works but may surprise is in
-`Loaded.warnings`, for the program to log. Relative paths start at the directory that the program was started in.
+as it is, with RocketMQ's default for what a moved broker would miss at once: its consumer groups. What cannot work
+raises `ConfigError`, which says where it was written; what works but may surprise is in `Loaded.warnings`, for the
+program to log. Relative paths start at the directory that the program was started in.
 """
 
 from __future__ import annotations
@@ -49,16 +50,28 @@ class Loaded(Generic[Config]):
 
 
 def load_broker(
-    path: Path | None, *, environ: Mapping[str, str], overrides: Mapping[str, object]
+    path: Path | None,
+    *,
+    environ: Mapping[str, str],
+    overrides: Mapping[str, object],
+    defaults: Mapping[str, object] | None = None,
 ) -> Loaded[BrokerConfig]:
-    """Raises ConfigError."""
+    """`defaults` stand in for those of the dataclasses: everything else wins over them. Raises ConfigError."""
     file = _from_file(BrokerConfig, BROKER_KEYS, path)
     from_variables = from_environment(BrokerConfig, BROKER_PREFIX, environ)
     if environ.get("NAMESRV_ADDR", "").strip():
         addresses = Given(environ["NAMESRV_ADDR"], "environment variable NAMESRV_ADDR")
         from_variables.given.setdefault("name_servers", addresses)
-    given = {**file.given, **from_variables.given, **from_flags(BrokerConfig, overrides).given}
+    given = {
+        **{setting: Given(value, "default") for setting, value in (defaults or {}).items()},
+        **file.given,
+        **from_variables.given,
+        **from_flags(BrokerConfig, overrides).given,
+    }
     warnings = [*file.warnings, *_about_the_store(file, given, path)]
+    if _is_rocketmq(path):
+        given.setdefault("auto_create_groups", Given(True, "RocketMQ's default"))
+        warnings += _about_topics(given, path)
     given.setdefault("store.root", Given(DEFAULT_STORE, "default"))
     config = _build(BrokerConfig, given)
     return Loaded(config, warnings + _about_the_broker(config), path)
@@ -85,9 +98,13 @@ def _from_file(settings: type, keys: Sequence[Key], path: Path | None) -> Found:
     if path is None:
         return Found()
     data = read_settings(path)
-    if path.suffix.lower() == ".toml":
-        return from_toml(settings, keys, data, path)
-    return from_rocketmq(keys, data, path)
+    if _is_rocketmq(path):
+        return from_rocketmq(keys, data, path)
+    return from_toml(settings, keys, data, path)
+
+
+def _is_rocketmq(path: Path | None) -> bool:
+    return path is not None and path.suffix.lower() != ".toml"
 
 
 def _build(settings: type[Settings], given: Mapping[str, Given]) -> Settings:
@@ -117,10 +134,19 @@ def _about_the_store(file: Found, given: Mapping[str, Given], path: Path | None)
     """A RocketMQ file may put its log elsewhere, or count on RocketMQ's own default directory."""
     if file.commit_log is not None and file.commit_log.value:
         _check_commit_log(file.commit_log, (file.given.get("store.root") or given.get("store.root")))
-    is_rocketmq = path is not None and path.suffix.lower() != ".toml"
-    if is_rocketmq and "store.root" not in given:
+    if _is_rocketmq(path) and "store.root" not in given:
         return [f"{path}: storePathRootDir is not given; RocketMQ would use ~/store, this broker uses {DEFAULT_STORE}"]
     return []
+
+
+def _about_topics(given: Mapping[str, Given], path: Path | None) -> list[str]:
+    """Groups are made as RocketMQ makes them. Topics are not: a misspelt one would take messages for nobody."""
+    if "auto_create_topics" in given:
+        return []
+    return [
+        f"{path}: autoCreateTopicEnable is not given; RocketMQ would create a topic with its first message, this "
+        "broker does so only with autoCreateTopicEnable=true"
+    ]
 
 
 def _check_commit_log(commit_log: Given, root: Given | None) -> None:

@@ -126,9 +126,19 @@ class Connection(asyncio.BufferedProtocol):
         return self._home.scratch
 
     def buffer_updated(self, count: int) -> None:
-        self.last_tick = self._home.tick
-        if not self._is_leaving:
-            self._look_at(self._home.scratch[:count])
+        home = self._home
+        self.last_tick = home.tick
+        if self._is_leaving:
+            return
+        chunk, at = home.scratch[:count], 0
+        if home.fast_path is not None and not self.partial_bytes and not self._is_halted:
+            # The usual case first: whole frames, all of them for the fast path.
+            self._flush_is_due = True  # at the end of this
+            at = home.fast_path.take(chunk, 0, self)
+        if at < count:
+            self._look_at(chunk[at:])
+        else:
+            self._flush()
 
     def pause_writing(self) -> None:
         self._home.behind.add(self)
@@ -311,7 +321,7 @@ class Connection(asyncio.BufferedProtocol):
         out, self._out, self._out_bytes = self._out, [], 0
         if self._transport is None or self._transport.is_closing() or self._is_leaving:
             return
-        data = b"".join(out)
+        data = out[0] if len(out) == 1 else b"".join(out)
         self._written += len(data)
         self._transport.write(data)
         if self in self._home.behind:

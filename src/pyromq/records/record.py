@@ -24,6 +24,8 @@ _BITS = {
     "prepared_position": 64,
 }
 
+_CRC_PROPERTY = layout.CRC_PROPERTY_NAME + b"\x01%b\x02"
+
 
 def check_draft(draft: Draft, max_body_bytes: int) -> None:
     """Raise IllegalMessage, with a sentence for the sender, when the record could not hold the draft."""
@@ -87,6 +89,10 @@ def storage_flags_of(draft: Draft) -> int:
 
 
 def encoded_size(draft: Draft, with_crc: bool) -> int:
+    return _size(draft, len(record_properties(draft, with_crc)) + (layout.CRC_PROPERTY_SIZE if with_crc else 0))
+
+
+def _size(draft: Draft, properties_size: int) -> int:
     return (
         HEAD.size
         + len(draft.born_host)
@@ -97,8 +103,7 @@ def encoded_size(draft: Draft, with_crc: bool) -> int:
         + (1 if len(draft.topic) <= layout.MAX_TOPIC_V1 else 2)
         + len(draft.topic)
         + 2
-        + len(record_properties(draft, with_crc))
-        + (layout.CRC_PROPERTY_SIZE if with_crc else 0)
+        + properties_size
     )
 
 
@@ -109,7 +114,7 @@ def encode(draft: Draft, position: int, queue_offset: int, store_timestamp_ms: i
     properties_size = len(properties) + (layout.CRC_PROPERTY_SIZE if with_crc else 0)
     record = bytearray()
     record += HEAD.pack(
-        encoded_size(draft, with_crc),
+        _size(draft, properties_size),
         layout.MAGIC_V1 if topic_is_short else layout.MAGIC_V2,
         positive_crc32(draft.body),
         draft.queue_id,
@@ -135,7 +140,7 @@ def encode(draft: Draft, position: int, queue_offset: int, store_timestamp_ms: i
 
 def crc_property(crc: int) -> bytes:
     """The property that holds a record's CRC: ten digits, least significant first."""
-    return b"%b\x01%b\x02" % (layout.CRC_PROPERTY_NAME, (b"%010d" % crc)[::-1])
+    return _CRC_PROPERTY % (b"%010d" % crc)[::-1]
 
 
 class Spans(NamedTuple):

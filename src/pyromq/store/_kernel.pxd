@@ -18,8 +18,26 @@ cdef class LogRun:
     cdef readonly long long base
     cdef readonly Py_ssize_t offset
     cdef readonly long long count
+    cdef readonly bint is_open
     cdef long long now_ms
     cdef bint with_crc
     cdef int max_body
     cdef dict cursors
     cdef long long append(self, RawDraft* raw, long long* queue_offset)
+
+cdef struct QueueView:
+    # What one answer may take of a queue, and what it takes. Entries count from the beginning of their file.
+    Py_ssize_t first
+    Py_ssize_t end
+    Py_ssize_t max_messages
+    long long max_bytes
+    long long first_base
+    long long segment_bytes
+    long long readable
+    long long hot_from
+    Py_ssize_t next
+    Py_ssize_t count
+    long long total
+
+cdef bint measure(const unsigned char* entries, QueueView* view, list buffers, tag_codes)
+cdef void gather(const unsigned char* entries, QueueView* view, list buffers, tag_codes, unsigned char* target)

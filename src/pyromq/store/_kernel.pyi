@@ -1,3 +1,5 @@
+from array import array
+
 from pyromq.model.message import AppendedAt, Draft
 
 class QueueCursor:
@@ -15,6 +17,7 @@ class LogRun:
     base: int
     offset: int
     count: int
+    is_open: bool
     def open(
         self,
         view: memoryview,
@@ -73,3 +76,4 @@ def collect(
     max_bytes: int,
     views: list[memoryview],
 ) -> int: ...
+def sync_loop(requests: int, answers: int, shared: array[int]) -> None: ...

@@ -8,8 +8,12 @@ Python and calls again.
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.dict cimport PyDict_GetItem
 from cpython.long cimport PyLong_AsLongLongAndOverflow
+from cpython.memoryview cimport PyMemoryView_GET_BUFFER
 from cpython.object cimport PyObject
+from libc.errno cimport EINTR, errno
+from libc.stdint cimport uint64_t
 from libc.string cimport memchr, memcmp, memcpy
+from posix.unistd cimport read, write
 
 from pyromq.records._kernel cimport (
     Parts, RawDraft, ascii_hash, crc_is_right, encode_into, encode_raw, find_parts, find_property, get32, get64, put32,
@@ -84,8 +88,10 @@ cdef class LogRun:
         self.max_body = max_body
         self.cursors = cursors
         self.count = 0
+        self.is_open = True
 
     def close(self):
+        self.is_open = False
         self.view = None
         self.cursors = None
 
@@ -357,6 +363,57 @@ cdef bint is_ascii(const unsigned char* text, int size) noexcept nogil:
     return True
 
 
+cdef const unsigned char* record_of(
+        const unsigned char* entry, QueueView* view, list buffers, int* size):
+    """The record that an entry points to, when it may be shown as it is and is in memory; NULL otherwise."""
+    cdef long long position = get64(entry), at
+    cdef Py_ssize_t number
+    size[0] = <int>get32(entry + 8)
+    if position < view.hot_from or position < view.first_base or size[0] <= 0 or position + size[0] > view.readable:
+        return NULL
+    number = (position - view.first_base) // view.segment_bytes
+    at = (position - view.first_base) % view.segment_bytes
+    if number >= len(buffers) or buffers[number] is None or at + size[0] > view.segment_bytes:
+        return NULL
+    return <const unsigned char*>PyMemoryView_GET_BUFFER(buffers[number]).buf + at
+
+
+cdef bint is_wanted(const unsigned char* entry, tag_codes):
+    return tag_codes is None or get64(entry + 12) in tag_codes
+
+
+cdef bint measure(const unsigned char* entries, QueueView* view, list buffers, tag_codes):
+    """How many entries one answer takes, and how many bytes their records have; False when an entry of them needs a
+    closer look than this."""
+    cdef int size = 0
+    cdef const unsigned char* entry
+    view.count = view.total = 0
+    view.next = view.first
+    while view.next < view.end and view.count < view.max_messages:
+        entry = entries + view.next * ENTRY
+        if is_wanted(entry, tag_codes):
+            if record_of(entry, view, buffers, &size) == NULL:
+                return False
+            if view.count and view.total + size > view.max_bytes:
+                return True
+            view.count += 1
+            view.total += size
+        view.next += 1
+    return True
+
+
+cdef void gather(const unsigned char* entries, QueueView* view, list buffers, tag_codes, unsigned char* target):
+    """Copy what `measure` counted."""
+    cdef int size = 0
+    cdef Py_ssize_t index
+    cdef const unsigned char* record
+    for index in range(view.first, view.next):
+        if is_wanted(entries + index * ENTRY, tag_codes):
+            record = record_of(entries + index * ENTRY, view, buffers, &size)
+            memcpy(target, record, size)
+            target += size
+
+
 def collect(const unsigned char[::1] entries, Py_ssize_t index, Py_ssize_t end, long long first_base,
             long long segment_bytes, list buffers, long long readable, long long checked_below, bytes topic,
             int queue_id, long long first_offset, tag_codes, Py_ssize_t max_messages, long long max_bytes, list views):
@@ -428,3 +485,35 @@ cdef bint entry_is_right(const unsigned char* record, int size, long long positi
     if not ascii_hash(tag, tag_size, &value):
         return code == <long long>tag_code_of(record, &parts)
     return code == <int>value
+
+
+# --- syncing beside the loop ---------------------------------------------------------------------------------------------
+
+cdef extern from "<unistd.h>" nogil:
+    int fdatasync(int)
+
+
+def sync_loop(int requests, int answers, int[::1] shared):
+    """The body of a thread that syncs files, and never asks for the interpreter's lock while it does.
+
+    `requests` and `answers` are event descriptors. For each request the files in `shared[2:2 + shared[0]]` are synced in
+    this order; `shared[1]` is then 0, or the error of the first that failed. A negative count ends the thread.
+    """
+    cdef int* files = &shared[0]
+    cdef int i
+    cdef uint64_t word
+    with nogil:
+        while True:
+            if read(requests, &word, 8) != 8:
+                if errno == EINTR:
+                    continue
+                break
+            if files[0] < 0:
+                break
+            files[1] = 0
+            for i in range(files[0]):
+                if fdatasync(files[2 + i]) != 0:
+                    files[1] = errno
+                    break
+            word = 1
+            write(answers, &word, 8)

@@ -19,9 +19,11 @@ async def uninterrupted(work: asyncio.Future[Result]) -> Result:
     cancelled: asyncio.CancelledError | None = None
     while not work.done():
         try:
-            await asyncio.wait([work])
+            await asyncio.shield(work)
         except asyncio.CancelledError as cancellation:
             cancelled = cancellation
+        except Exception:  # noqa: BLE001  it is the work's own, and raised below
+            break
     result = work.result()
     if cancelled is not None:
         raise cancelled

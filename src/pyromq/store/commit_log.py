@@ -21,6 +21,8 @@ from pyromq.model.message import AppendedAt, Draft
 from pyromq.records import layout, record
 from pyromq.store.allocator import Allocator
 from pyromq.store.compiled import KERNEL
+from pyromq.store.fresh_records import FreshRecords, Stretch
+from pyromq.store.log_run import ReadableLogRun
 from pyromq.store.platform import what_to_do
 from pyromq.store.queue_cursor import QueueCursor, append_drafts, append_drafts_readable, queue_key
 from pyromq.store.segmented_file import Segment, SegmentedFile
@@ -60,6 +62,8 @@ class CommitLog:
         self._current: Segment | None = None
         self._buffer = memoryview(b"")
         self.files = files
+        #: What was written in a run and is still to be dispatched.
+        self.fresh = FreshRecords()
         #: Behind the last appended byte.
         self.end = LogPosition(0)
         #: Store time of the last record: never goes back, so that a queue can be searched by time.
@@ -132,8 +136,8 @@ class CommitLog:
                 self._roll()
         return taken
 
-    def open_run(self, run: LogRun, cursors: dict[bytes, Any], now_ms: int) -> bool:
-        """Let a compiled loop write messages where the log ends; False when there is no segment yet."""
+    def open_run(self, run: LogRun | ReadableLogRun, cursors: dict[bytes, Any], now_ms: int) -> bool:
+        """Let a loop write messages where the log ends; False when there is no segment yet."""
         segment = self._current
         if segment is None:
             return False
@@ -142,10 +146,12 @@ class CommitLog:
         run.open(self._buffer, segment.base, offset, now_ms, self._with_crc, self._max_body, cursors)
         return True
 
-    def close_run(self, run: LogRun) -> None:
+    def close_run(self, run: LogRun | ReadableLogRun) -> None:
         """The log ends behind what the loop wrote."""
         assert self._current is not None
-        self.end = LogPosition(run.base + run.offset)
+        start, self.end = self.end, LogPosition(run.base + run.offset)
+        if isinstance(run, ReadableLogRun) and run.count:
+            self.fresh.add(Stretch(start, self.end, run.records))
         run.close()
         self._allocator.look_ahead(self._current, run.offset)
 

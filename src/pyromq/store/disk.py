@@ -65,6 +65,9 @@ class MappedFile(Protocol):
     def warm(self, start: int, end: int) -> None:
         """Hint: these bytes are written soon."""
 
+    def sync_descriptor(self) -> int:
+        """What another thread calls fdatasync with instead of `sync`; -1 where there is no such thing."""
+
     def keep_pages_small(self) -> None:
         """Hint: little is written at a time, so large pages would be read and written in vain."""
 
@@ -161,6 +164,10 @@ class OsMappedFile:
         if self._sync_name is not None:
             self._sync_name(self.path)
             self._sync_name = None
+
+    def sync_descriptor(self) -> int:
+        assert self._sync_name is None, "the name of this file is not durable yet"
+        return self._fd
 
     def reserve(self, start: int, end: int) -> None:
         platform.allocate(self._fd, start, min(end, self.size))

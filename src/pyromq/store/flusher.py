@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from concurrent.futures import Executor
+from functools import partial
 from threading import Lock
 
 from pyromq.clock import Clock
@@ -19,8 +19,13 @@ from pyromq.errors import StoreFenced
 from pyromq.store.beside import uninterrupted
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.segmented_file import Segment
+from pyromq.store.sync_thread import SyncThread
 from pyromq.store.watermarks import Watermarks
+from pyromq.store.work_thread import WorkThread
 from pyromq.telemetry import Telemetry
+
+#: So many turns of the loop without a new message: nobody else is about to send.
+QUIET_TURNS = 3
 
 
 class Flusher:
@@ -46,6 +51,10 @@ class Flusher:
         self._wake = asyncio.Event()
         self._syncing = Lock()
         self._failure: OSError | None = None
+        self._thread: SyncThread | None = None
+        #: How long the last sync took, and how much it made durable.
+        self._last_seconds = 0.0
+        self._last_bytes = 0
         self._seconds = telemetry.histogram("store.flush_seconds")
         #: Store time of the last record that is known to be durable.
         self.last_timestamp_ms = 0
@@ -61,6 +70,8 @@ class Flusher:
 
     def sync_now(self) -> None:
         """Sync everything that is appended, on this thread. Raises StoreFenced."""
+        if self._thread is not None:
+            self._thread.finish()
         target, timestamp_ms, segments = self._pending()
         if segments:
             try:
@@ -69,25 +80,68 @@ class Flusher:
                 raise self._fence(error) from error
             self._reached(target, timestamp_ms)
 
-    async def run(self, executor: Executor) -> None:
+    async def run(self, thread: WorkThread | SyncThread) -> None:
         """Sync again and again, on another thread, until cancelled."""
-        loop = asyncio.get_running_loop()
+        self._thread = thread if isinstance(thread, SyncThread) else None
         while True:
-            # Not `wait_for`: before Python 3.12 it can swallow a cancellation that meets the event.
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._config.interval_ms / 1000):
-                    await self._wake.wait()
+            await self._due()
+            if self._config.sync:
+                await self._gather()
             self._wake.clear()
             target, timestamp_ms, segments = self._pending()
             if segments:
                 try:
-                    await uninterrupted(loop.run_in_executor(executor, self._sync, segments))
+                    await uninterrupted(self._sync_beside(thread, segments))
                 except OSError as error:
                     raise self._fence(error) from error
                 except asyncio.CancelledError:
                     self._reached(target, timestamp_ms)
                     raise
                 self._reached(target, timestamp_ms)
+
+    def _sync_beside(self, thread: WorkThread | SyncThread, segments: list[Segment]) -> asyncio.Future[None]:
+        if isinstance(thread, WorkThread):
+            return thread.submit(partial(self._sync, segments))
+        self._raise_failure()
+        started = self._clock.monotonic()
+        done = thread.sync([segment.file.sync_descriptor() for segment in segments])
+        done.add_done_callback(lambda ended: self._synced(started, ended.exception()))
+        return done
+
+    def _synced(self, started: float, error: BaseException | None) -> None:
+        """A sync has ended, on whichever thread."""
+        if isinstance(error, OSError):
+            self._failure = error
+        self._last_seconds = self._clock.monotonic() - started
+        self._seconds.record(self._last_seconds)
+
+    def _raise_failure(self) -> None:
+        """The system tells of a failure once: a second attempt would report a success that is none."""
+        if self._failure is not None:
+            raise self._failure
+
+    async def _due(self) -> None:
+        """Wait until there is something to sync."""
+        if self._config.sync:
+            await self._wake.wait()  # every append wakes us
+            return
+        # Not `wait_for`: before Python 3.12 it can swallow a cancellation that meets the event.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._config.interval_ms / 1000):
+                await self._wake.wait()
+
+    async def _gather(self) -> None:
+        """Whoever was released by the last sync is likely to send again, at once: wait for them while they come, but no
+        longer than that sync took. One sync for many costs each of them less."""
+        marks = self._marks
+        waiting = marks.appended.value - marks.synced.value
+        until = self._clock.monotonic() + self._last_seconds
+        quiet_turns = 0
+        while waiting < self._last_bytes and quiet_turns < QUIET_TURNS and self._clock.monotonic() < until:
+            await asyncio.sleep(0)
+            more = marks.appended.value - marks.synced.value
+            quiet_turns = quiet_turns + 1 if more == waiting else 0
+            waiting = more
 
     def _pending(self) -> tuple[int, int, list[Segment]]:
         """What to sync: up to where, the time of its last record, and in which files."""
@@ -103,21 +157,22 @@ class Flusher:
 
     def _sync(self, segments: list[Segment]) -> None:
         started = self._clock.monotonic()
+        error: OSError | None = None
         with self._syncing:  # the owner's `sync_now` and the thread's sync may meet
-            if self._failure is not None:
-                # The system tells of a failure once: a second attempt would report a success that is none.
-                raise self._failure
+            self._raise_failure()
             try:
                 # Oldest first: a crash in between leaves no durable record behind one that is not.
                 for segment in segments:
                     segment.file.sync()
-            except OSError as error:
-                self._failure = error
+            except OSError as problem:
+                error = problem
                 raise
-        self._seconds.record(self._clock.monotonic() - started)
+            finally:
+                self._synced(started, error)
 
     def _reached(self, target: int, timestamp_ms: int) -> None:
         # `sync_now` may have come further meanwhile; and once the store is fenced no success counts any more.
         if target > self._marks.synced.value and not self._marks.synced.has_failed:
             self.last_timestamp_ms = timestamp_ms
+            self._last_bytes = target - self._marks.synced.value
             self._marks.synced.advance(target)

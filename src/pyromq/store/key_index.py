@@ -16,14 +16,15 @@ checked against the log, so a damaged entry never shows a wrong message.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from pyromq.clock import Clock
 from pyromq.config import StoreConfig
 from pyromq.records import layout, record
-from pyromq.records.java_hash import key_hash
+from pyromq.records.java_hash import key_hash, key_hash_by_parts
+from pyromq.records.plain import PlainRecord, plain_records
 from pyromq.records.properties import split_properties
 from pyromq.store.compiled import KERNEL
 from pyromq.store.disk import Disk, MappedFile
@@ -31,6 +32,8 @@ from pyromq.store.disk import Disk, MappedFile
 HEADER = struct.Struct(">qqqqii")
 ENTRY = struct.Struct(">iqii")
 _SLOT = struct.Struct(">i")
+_SLOTS_AT = HEADER.size
+_MAX_SECONDS = 0x7FFFFFFF
 
 #: Room for entries is taken in steps.
 RESERVE_BYTES = 4 << 20
@@ -45,31 +48,53 @@ class ReadableIndexCursor:
         self.buffer = buffer
         self.slots = slots
         self.entries = entries
+        self._entries_at = _SLOTS_AT + _SLOT.size * slots
         self.limit = entries
         self.count = 1
         self.used_slots = 0
         self.begin_ms = self.end_ms = self.begin_position = self.end_position = 0
 
     def put(self, key_hash: int, position: int, timestamp_ms: int) -> None:
-        assert self.count < self.limit, "the index file is full"
-        slot_at = HEADER.size + _SLOT.size * (key_hash % self.slots)
+        count = self.count
+        assert count < self.limit, "the index file is full"
+        slot_at = _SLOTS_AT + _SLOT.size * (key_hash % self.slots)
         (previous,) = _SLOT.unpack_from(self.buffer, slot_at)
-        if not 0 < previous <= self.count:
+        if not 0 < previous <= count:
             previous = 0
-        if self.count <= 1:
+            self.used_slots += 1
+        if count <= 1:
             self.begin_position, self.begin_ms = position, timestamp_ms
         seconds = (timestamp_ms - self.begin_ms) // 1000 if self.begin_ms > 0 else 0
-        entry_at = HEADER.size + _SLOT.size * self.slots + ENTRY.size * self.count
-        ENTRY.pack_into(self.buffer, entry_at, key_hash, position, min(max(seconds, 0), 0x7FFFFFFF), previous)
-        _SLOT.pack_into(self.buffer, slot_at, self.count)
-        self.used_slots += previous == 0
-        self.count += 1
-        self.end_position, self.end_ms = position, timestamp_ms
+        if not 0 <= seconds <= _MAX_SECONDS:
+            seconds = 0 if seconds < 0 else _MAX_SECONDS
+        ENTRY.pack_into(self.buffer, self._entries_at + ENTRY.size * count, key_hash, position, seconds, previous)
+        _SLOT.pack_into(self.buffer, slot_at, count)
+        self.count = count + 1
+        self.end_position = position
+        self.end_ms = timestamp_ms
 
 
 def index_keys_readable(buffer: memoryview, start: int, end: int, index: ReadableIndexCursor) -> int:
-    """The readable form hands every record to `KeyIndex.index_one`, which knows all the cases."""
-    return start
+    """Index the keys of the records in `[start, end)`; stop before the first that is not ordinary.
+
+    `KeyIndex.index_one` is the definition, and knows all the cases.
+    """
+    return index_records(plain_records(buffer, start, end), start, index)
+
+
+def index_records(records: Sequence[PlainRecord], start: int, index: ReadableIndexCursor) -> int:
+    """The same for records that were read already, or never had to be. The first of them is at `start`."""
+    at = start
+    for position, size, _, _, timestamp_ms, topic, (_, unique_key, keys) in records:
+        words = [unique_key] if unique_key else []
+        if keys:
+            words += filter(None, keys.split(b" "))
+        if index.count + len(words) > index.limit:
+            break  # all keys of a record are in one file
+        for word in words:
+            index.put(key_hash_by_parts(topic, word), position, timestamp_ms)
+        at += size
+    return at
 
 
 if TYPE_CHECKING or KERNEL is None:
@@ -229,6 +254,14 @@ class KeyIndex:
         if self.files:
             self.files[-1].write_header()
         return at
+
+    def index_known(self, records: Sequence[PlainRecord], start: int) -> int:
+        """Index records that need not be read, of which the first is at `start`; where it stopped. Raises OSError."""
+        if not self.files:
+            return start
+        reached = index_records(records, start, self._writable_file().cursor)
+        self.files[-1].write_header()
+        return reached
 
     def _index_some(self, buffer: memoryview, at: int, end: int) -> int:
         """Some records, at least one; `at` when there is none."""

@@ -39,15 +39,18 @@ from pyromq.store.dispatcher import Dispatcher
 from pyromq.store.flusher import Flusher
 from pyromq.store.key_index import KeyIndex
 from pyromq.store.paths import StorePaths
-from pyromq.store.platform import what_to_do
+from pyromq.store.platform import SYNCS_WITH_FDATASYNC, what_to_do
 from pyromq.store.queue_table import QueueTable, is_safe_topic
 from pyromq.store.reader import StoreReader, decode, to_bytes
 from pyromq.store.recover_points import RecoverPoints
 from pyromq.store.recovery import RecoveryReport
 from pyromq.store.segmented_file import SegmentedFile
 from pyromq.store.start import Start
+from pyromq.store.sync_thread import SyncThread
 from pyromq.store.transient_pool import TransientPool
+from pyromq.store.warmth import Warmth
 from pyromq.store.watermarks import Watermarks
+from pyromq.store.work_thread import WorkThread
 from pyromq.telemetry import Telemetry
 
 if TYPE_CHECKING:
@@ -119,6 +122,7 @@ class MessageStore(StoreReader):
         self.log = CommitLog(config, files, allocator, self._transient)
         self.queues = QueueTable(self.disk, self.paths.queues, config.queue_file_entries)
         self.index = KeyIndex(config, self.disk, self.clock) if config.index_enabled else None
+        self.warmth = Warmth(files, self.clock)
         #: Whoever waits for messages in a queue.
         self.arrivals = Arrivals(self.queues)
         self.dispatcher = Dispatcher(config, self.log, self.queues, self.index, self.marks)
@@ -145,6 +149,8 @@ class MessageStore(StoreReader):
         #: Records below this position were found on disk: they are checked when they are read.
         self._found_below = 0
         self._dispatch_is_due = False
+        #: A compiled loop that appends in this turn of the event loop.
+        self._run: LogRun | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._append_seconds = self.telemetry.histogram("store.append_seconds")
         self._append_unfaulted_seconds = self.telemetry.histogram("store.append_without_page_fault_seconds")
@@ -226,6 +232,7 @@ class MessageStore(StoreReader):
         if not self._is_open:
             self._close_files()
             return
+        self.close_run()
         self._is_open = False
         try:
             if self._fenced is None:
@@ -289,6 +296,7 @@ class MessageStore(StoreReader):
 
         Raises IllegalMessage (nothing is appended), DiskFull (its `receipts` say what was), StoreFenced, StoreClosed.
         """
+        self.close_run()
         self._check_writable()
         started, faults = self.clock.monotonic(), platform.page_faults()
         self.log.check(drafts)
@@ -314,7 +322,7 @@ class MessageStore(StoreReader):
     def open_run(self, run: LogRun) -> bool:
         """Let a compiled loop append, message by message; False when only `append` can tell what is the matter.
 
-        `close_run` must follow, whatever happens in between.
+        `close_run` follows at the end of the loop's turn; an `append` in between closes it first.
         """
         if (
             self._fenced is not None
@@ -323,14 +331,26 @@ class MessageStore(StoreReader):
             or self._blocked is not None
         ):
             return False
-        return self.log.open_run(run, self.queues.cursors, self.clock.now_ms())
+        assert self._run is None, "one run at a time"
+        if not self.log.open_run(run, self.queues.cursors, self.clock.now_ms()):
+            return False
+        self._run = run
+        if self._loop is not None:
+            self._loop.call_soon(self.close_run)
+        return True
 
-    def close_run(self, run: LogRun) -> int:
-        """Take over what the loop wrote; where the log ends now."""
-        count = run.count
-        self.log.close_run(run)
-        self._grew(count)
-        return self.log.end
+    def close_run(self) -> None:
+        """Take over what the loop wrote. Nothing happens when none is open."""
+        run, self._run = self._run, None
+        if run is not None:
+            self.log.close_run(run)
+            self._grew(run.count)
+
+    def catch_up(self) -> None:
+        """Put everything that was appended in this turn where readers see it, for whoever asks in the same turn."""
+        self.close_run()
+        if self._dispatch_is_due:
+            self._dispatch_now()
 
     def _add_queue(self, draft: Draft) -> None:
         """A queue's first file is there before its first message is in the log. Raises DiskFull."""
@@ -376,6 +396,7 @@ class MessageStore(StoreReader):
         """With the transient pool: bring what was gathered into the page cache, and show it to readers."""
         if self._transient is None:
             return
+        self.close_run()
         try:
             committed = self._transient.commit(self.log.end)
         except OSError as error:
@@ -385,6 +406,7 @@ class MessageStore(StoreReader):
 
     def fence(self, error: BaseException) -> StoreFenced:
         """A write was not confirmed: from here on nothing is acknowledged."""
+        self.close_run()
         if self._fenced is None:
             self._fenced = error
             log.critical("%s", StoreFenced(error))
@@ -393,6 +415,7 @@ class MessageStore(StoreReader):
 
     def flush(self) -> None:
         """Make everything that was appended durable, now, on this thread. Raises StoreFenced."""
+        self.close_run()
         self._check_unfenced()
         self._check_open()
         self.flusher.sync_now()
@@ -411,6 +434,7 @@ class MessageStore(StoreReader):
 
     def dispatch(self) -> None:
         """Bring queues and index up to date, now. Raises DiskFull when there is no room for them."""
+        self.close_run()
         self._check_open()
         self.commit_gathered()
         if not self._try_dispatch():
@@ -460,9 +484,12 @@ class MessageStore(StoreReader):
             if not self._is_open:
                 await uninterrupted(asyncio.ensure_future(asyncio.to_thread(self.open)))
             self._dispatch_later()
-            with ThreadPoolExecutor(2, "pyromq-sync") as executor:
+            with (
+                ThreadPoolExecutor(1, "pyromq-points") as executor,
+                contextlib.closing(self._sync_thread()) as syncing,
+            ):
                 work = [
-                    self.flusher.run(executor),
+                    self.flusher.run(syncing),
                     self.points.run(executor),
                     self._run_retention(executor),
                     self._catch_up_index(executor),
@@ -482,6 +509,11 @@ class MessageStore(StoreReader):
             self._loop = None
             self.close()
         self._check_unfenced()
+
+    def _sync_thread(self) -> WorkThread | SyncThread:
+        """Compiled where it can be; a simulated disk has no descriptors."""
+        is_real = isinstance(self.disk, OsDisk) and SYNCS_WITH_FDATASYNC
+        return SyncThread() if is_real and SyncThread.is_possible() else WorkThread("pyromq-sync")
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         """Nothing that runs beside the store may end unseen: without it a promise would no longer be kept."""

@@ -75,9 +75,13 @@ def data_end(fd: int, start: int, size: int) -> int:
     return size
 
 
+#: Whether `sync_data` is nothing but that call.
+SYNCS_WITH_FDATASYNC = hasattr(os, "fdatasync")
+
+
 def sync_data(fd: int) -> None:
     """Return once the file's bytes are on the disk. Raises OSError when the disk says they are not."""
-    if hasattr(os, "fdatasync"):
+    if SYNCS_WITH_FDATASYNC:
         os.fdatasync(fd)
     else:  # pragma: no cover - macOS
         os.fsync(fd)

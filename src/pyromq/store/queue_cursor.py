@@ -7,12 +7,14 @@ A queue entry is 20 bytes: position of the record (8), its size (4), tag code (8
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyromq.model.ids import LogPosition, QueueOffset
 from pyromq.model.message import AppendedAt, Draft
 from pyromq.records import layout, record
+from pyromq.records.java_hash import tag_code
+from pyromq.records.plain import PlainRecord, plain_records
 from pyromq.store.compiled import KERNEL
 
 ENTRY = struct.Struct(">qiq")
@@ -89,11 +91,11 @@ def append_drafts_readable(
         cursor = cursors.get(queue_key(draft.topic, draft.queue_id))
         if cursor is None:
             return Filled(index, offset, is_full=False)
-        if offset + record.encoded_size(draft, with_crc) + layout.BLANK_RESERVE > len(buffer):
-            return Filled(index, offset, is_full=True)
         counted = layout.has_queue_offset(draft.storage_flags)
         queue_offset = cursor.next_append if counted else 0
         data = record.encode(draft, base + offset, queue_offset, now_ms, with_crc)
+        if offset + len(data) + layout.BLANK_RESERVE > len(buffer):
+            return Filled(index, offset, is_full=True)
         buffer[offset : offset + len(data)] = data
         receipts.append(AppendedAt(LogPosition(base + offset), len(data), QueueOffset(queue_offset)))
         cursor.next_append += counted
@@ -112,8 +114,27 @@ class Dispatched(NamedTuple):
 def dispatch_readable(
     buffer: memoryview, start: int, end: int, cursors: dict[bytes, ReadableQueueCursor]
 ) -> Dispatched:
-    """The readable form hands every record to `Dispatcher.dispatch_one`, which knows all the cases."""
-    return Dispatched(start, 0, 0)
+    """Write queue entries for the records in `[start, end)`; stop before the first that is not ordinary.
+
+    `Dispatcher.dispatch_one` is the definition, and knows all the cases.
+    """
+    return dispatch_records(plain_records(buffer, start, end), start, cursors)
+
+
+def dispatch_records(
+    records: Sequence[PlainRecord], start: int, cursors: Mapping[bytes, ReadableQueueCursor]
+) -> Dispatched:
+    """The same for records that were read already, or never had to be. The first of them is at `start`."""
+    at, taken, stored_ms = start, 0, 0
+    for position, size, key, queue_offset, timestamp_ms, topic, (tag, _, _) in records:
+        cursor = cursors.get(key)
+        if cursor is None or cursor.next_dispatch != queue_offset or queue_offset >= cursor.limit:
+            break
+        if topic == layout.SCHEDULE_TOPIC:
+            break
+        cursor.put(position, size, tag_code(tag) if tag else 0)
+        at, taken, stored_ms = at + size, taken + 1, timestamp_ms
+    return Dispatched(at, taken, stored_ms)
 
 
 if TYPE_CHECKING or KERNEL is None:

@@ -26,6 +26,7 @@ from pyromq.store.queue_cursor import ENTRY
 from pyromq.store.queue_reader import MAX_ENTRIES_LOOKED_AT, ReadResult, ReadStatus, read_queue
 from pyromq.store.queue_table import QueueTable
 from pyromq.store.segmented_file import Segment
+from pyromq.store.warmth import Warmth
 from pyromq.store.watermarks import Watermarks
 
 #: Data this close to the end of the log is taken to be in memory without asking the system.
@@ -47,6 +48,7 @@ class StoreReader:
     queues: QueueTable
     index: KeyIndex | None
     marks: Watermarks
+    warmth: Warmth
     #: Records below this position were found on disk: they are checked when they are read.
     _found_below: int
 
@@ -98,7 +100,7 @@ class StoreReader:
 
     def is_cold(self, topic: str, queue_id: int, offset: int) -> bool:
         """May a read from this offset have to wait for the disk? Then `read_soon` is the way."""
-        hot_from = self._hot_from()
+        hot_from = self.hot_from()
         if hot_from <= self.log.files.start:
             return False
         queue = self._queue(topic, queue_id)
@@ -107,7 +109,15 @@ class StoreReader:
             return False
         return any(True for _ in self._cold_span(entry.position, max(entry.size, COLD_LOOK_BYTES)))
 
-    def _hot_from(self) -> int:
+    def warm_stretch(self, position: int) -> tuple[int, int] | None:
+        """A part of the log around a position that needs neither waiting nor checking; None: take a closer look."""
+        if position >= self.hot_from():
+            return self.hot_from(), self.marks.readable.value
+        if position < self._found_below:
+            return None
+        return self.warmth.stretch(position)
+
+    def hot_from(self) -> int:
         """What came in since the start, not long ago, is in memory; what was found on disk may not be."""
         return max(self.marks.readable.value - HOT_BYTES, self._found_below)
 
@@ -126,7 +136,7 @@ class StoreReader:
         queue = self._queue(topic, queue_id)
         if queue is None or not queue.min_offset <= offset:
             return
-        hot_from = self._hot_from()
+        hot_from = self.hot_from()
         for position, size, code in _entries(queue, offset, min(offset + MAX_ENTRIES_LOOKED_AT, queue.max_offset)):
             if position >= hot_from or max_messages <= 0 or max_bytes < 0:
                 return
@@ -285,7 +295,7 @@ class StoreReader:
 
     async def _fetch_record(self, queue: ConsumeQueue, offset: int) -> None:
         entry = queue.entry(offset)
-        if entry is not None and not entry.is_blank and entry.position < self._hot_from():
+        if entry is not None and not entry.is_blank and entry.position < self.hot_from():
             for segment, start, end in self._cold_span(entry.position, entry.size):
                 await asyncio.to_thread(segment.file.read_at, start, end - start)
 

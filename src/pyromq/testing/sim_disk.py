@@ -95,6 +95,9 @@ class SimMappedFile:
     def warm(self, start: int, end: int) -> None:
         """Memory is warm."""
 
+    def sync_descriptor(self) -> int:
+        return -1  # nothing real is behind it
+
     def keep_pages_small(self) -> None:
         """Any number is fine."""
 

@@ -1,12 +1,22 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The header of a send, read where it was received: no JSON object, no text.
+"""Headers of sends and pulls, read where they were received: no JSON object, no text.
 
 Takes only the shape that clients write: compact JSON, plain ASCII, the code before the fields, every value in its place.
 Everything else is left to `header` and `requests`, which define what a header means; where this one takes a header, both
 find the same in it.
 """
 
-from libc.string cimport memcmp
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.string cimport memcmp, memcpy
+
+cdef extern from *:
+    """
+    #ifndef _GNU_SOURCE
+    #define _GNU_SOURCE
+    #endif
+    #include <string.h>
+    """
+    void* memmem(const void*, size_t, const void*, size_t) nogil
 
 cdef enum:
     SEND = 10
@@ -275,3 +285,95 @@ def send_header(bytes header):
         "queue_id": found.queue_id, "storage_flags": found.storage_flags, "user_flag": found.user_flag,
         "reconsume_times": found.reconsume_times, "born_timestamp_ms": found.born_timestamp_ms, "batch": found.batch,
     }
+
+
+# --- pulls -------------------------------------------------------------------------------------------------------------
+
+cdef struct Span:
+    # A number in the header: where its digits are, and what they say.
+    Py_ssize_t start
+    Py_ssize_t end
+    long long value
+
+
+cdef bint find_number(
+        const unsigned char* header, Py_ssize_t size, const char* before, Py_ssize_t before_size, Span* found) noexcept nogil:
+    """The number behind a name that stands in the header once. `found.start` is -1 when the name is not there."""
+    cdef const unsigned char* at = header
+    cdef const unsigned char* end = header + size
+    cdef Text digits
+    found.start = -1
+    while True:
+        at = <const unsigned char*>memmem(at, end - at, before, before_size)
+        if at == NULL:
+            return True
+        if found.start >= 0:
+            return False
+        at += before_size
+        digits.at = at
+        while at < end and 48 <= at[0] <= 57:
+            at += 1
+        digits.size = <int>(at - digits.at)
+        found.start = digits.at - header
+        found.end = at - header
+        if not whole_number(&digits, 64, &found.value) or at >= end or (digits.size > 1 and digits.at[0] == 48):
+            return False
+
+
+def split_pull(const unsigned char[::1] data, Py_ssize_t at):
+    """The pull in the frame at `at`: where the frame ends, its header without the numbers that differ from pull to pull,
+    the offset, the offset that is committed along with it (or -1), and the correlation id. None: no whole pull of the
+    usual shape begins there.
+
+    Quotes inside of a JSON text are escaped, so a name between quotes and a colon can only be a name.
+    """
+    cdef Py_ssize_t room = data.shape[0] - at, size, header_size, used = 0, start = 0
+    cdef const unsigned char* frame
+    cdef const unsigned char* header
+    cdef Span spans[3]
+    cdef Span swap
+    cdef int i, j
+    cdef long long offset, committed = -1
+    cdef bytes key
+    cdef unsigned char* target
+    if room < 64:
+        return None
+    frame = &data[at]
+    header = frame + 8
+    if memcmp(header, b'{"code":11,', 11) != 0 and memcmp(header, b'{"code":361,', 12) != 0:
+        return None
+    size = get_length(frame)
+    header_size = get_length(frame + 4)
+    if room - 4 < size or header_size + 4 != size or header_size > 65536:
+        return None
+    if not (find_number(header, header_size, b'"queueOffset":"', 15, &spans[0])
+            and find_number(header, header_size, b'"opaque":', 9, &spans[1])
+            and find_number(header, header_size, b'"commitOffset":"', 16, &spans[2])):
+        return None
+    if spans[0].start < 0 or spans[1].start < 0 or spans[1].value > 0x7FFFFFFF:
+        return None
+    offset = spans[0].value
+    correlation_id = spans[1].value
+    if spans[2].start >= 0:
+        committed = spans[2].value
+    else:
+        spans[2].start = spans[2].end = header_size
+    for i in range(2):
+        for j in range(2 - i):
+            if spans[j].start > spans[j + 1].start:
+                swap = spans[j]
+                spans[j] = spans[j + 1]
+                spans[j + 1] = swap
+    key = PyBytes_FromStringAndSize(NULL, header_size)
+    target = <unsigned char*>PyBytes_AS_STRING(key)
+    for i in range(3):
+        memcpy(target + used, header + start, spans[i].start - start)
+        used += spans[i].start - start
+        start = spans[i].end
+    memcpy(target + used, header + start, header_size - start)
+    used += header_size - start
+    return at + 4 + size, key[:used], offset, committed, correlation_id
+
+
+cdef Py_ssize_t get_length(const unsigned char* at) noexcept nogil:
+    return (<Py_ssize_t>at[0] << 24) | (<Py_ssize_t>at[1] << 16) | (<Py_ssize_t>at[2] << 8) | at[3]

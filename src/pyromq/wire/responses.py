@@ -69,6 +69,14 @@ class HeartbeatAnswer(Response):
     subscription_changed: bool = boolean("IS_SUB_CHANGE", default=False)
 
 
+#: A reason may name what a client sent, and that may be long: peers refuse headers above some hundred KiB.
+MAX_REASON = 2000
+
+
+def _bounded(reason: str | None) -> str | None:
+    return reason if reason is None or len(reason) <= MAX_REASON else f"{reason[:MAX_REASON]} …"
+
+
 def answer_to(request: Command, response: Response) -> Command:
     """The command that answers another: same correlation id, same form of header. The body stays apart."""
     fields = write_fields(response)
@@ -78,6 +86,6 @@ def answer_to(request: Command, response: Response) -> Command:
         fields=fields,
         correlation_id=request.correlation_id,
         flags=FLAG_ANSWER,
-        reason=response.reason,
+        reason=_bounded(response.reason),
         serialization=request.serialization,
     )

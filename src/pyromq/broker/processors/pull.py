@@ -92,7 +92,7 @@ class _PullForbidden(NoPermission):
 
 
 @dataclass(slots=True)
-class _Plan:
+class Plan:
     """A pull that passed the checks."""
 
     group: GroupConfig
@@ -130,7 +130,7 @@ class PullProcessor:
     def pull(self, request: PullMessage, peer: Peer) -> Awaitable[Response] | Response:
         """Raises what the checks find."""
         try:
-            plan = self._plan(request)
+            plan = self.plan(request)
         except _PullForbidden as refused:
             return Response(code=refused.code, reason=str(refused), more={"forbiddenType": str(refused.why.value)})
         if request.flags & HAS_COMMIT:
@@ -152,7 +152,7 @@ class PullProcessor:
         except IllegalOffset as refused:
             log.warning("%s told its progress along with a pull, and it is not kept: %s", peer.address, refused)
 
-    async def _pull_cold(self, request: PullMessage, plan: _Plan) -> Response:
+    async def _pull_cold(self, request: PullMessage, plan: Plan) -> Response:
         found = await self._store.read_soon(request.topic, request.queue_id, request.offset, **_limits(plan))
         answer = self._answer(request, plan, found)
         # What is held must have looked in this very turn, and it has: nothing was awaited since.
@@ -171,7 +171,8 @@ class PullProcessor:
 
     # --- checks ------------------------------------------------------------------------------------------------------
 
-    def _plan(self, request: PullMessage) -> _Plan:
+    def plan(self, request: PullMessage) -> Plan:
+        """What every pull like this one may have. Raises what the checks find."""
         config = self._config()
         if not config.permission & READ:
             raise _PullForbidden(Forbidden.BROKER, f"the broker[{config.name}] pulling message is forbidden")
@@ -182,7 +183,7 @@ class PullProcessor:
             )
         topic = self._topics.require(request.topic)
         self._check_topic(request, topic)
-        return _Plan(
+        return Plan(
             group,
             topic,
             self._filter(request, group, config),
@@ -243,16 +244,16 @@ class PullProcessor:
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
-    def _look(self, request: PullMessage, plan: _Plan) -> PullResult:
+    def _look(self, request: PullMessage, plan: Plan) -> PullResult:
         found = self._store.read(request.topic, request.queue_id, request.offset, **_limits(plan))
         return self._answer(request, plan, found)
 
     def look_again(self, request: PullMessage) -> PullResult:
         """The same pull, later: all that was checked may be different by now. Raises what the checks find."""
-        plan = self._plan(request)
+        plan = self.plan(request)
         return self._reset(request, plan) or self._look(request, plan)
 
-    def _reset(self, request: PullMessage, plan: _Plan) -> PullResult | None:
+    def _reset(self, request: PullMessage, plan: Plan) -> PullResult | None:
         """Somebody moved the group while its consumer was at work: then this is how it hears of it."""
         offset = self._resets.take(request.group, request.topic, request.queue_id, request.offset)
         if offset is None:
@@ -260,9 +261,9 @@ class PullProcessor:
         first = self._store.min_offset(request.topic, request.queue_id)
         last = self._store.max_offset(request.topic, request.queue_id)
         log.info("%s goes on at %d in %s/%d: it was reset", request.group, offset, request.topic, request.queue_id)
-        return _result(plan, ReadResult(ReadStatus.TOO_SMALL, offset, first, last), "OFFSET_RESET")
+        return result(plan, ReadResult(ReadStatus.TOO_SMALL, offset, first, last), "OFFSET_RESET")
 
-    def _answer(self, request: PullMessage, plan: _Plan, found: ReadResult) -> PullResult:
+    def _answer(self, request: PullMessage, plan: Plan, found: ReadResult) -> PullResult:
         found = _filtered(found, plan)
         if found.records:
             size = sum(map(len, found.records))
@@ -277,7 +278,7 @@ class PullProcessor:
                 request.group, request.offset, request.topic, request.queue_id, found.min_offset, found.max_offset,
                 found.next_offset,
             )  # fmt: skip
-        return _result(plan, found)
+        return result(plan, found)
 
 
 @dataclass(slots=True, eq=False)
@@ -307,14 +308,14 @@ async def _settled(answer: Awaitable[Response] | Response) -> Response:
     return answer if isinstance(answer, Response) else await answer
 
 
-def _limits(plan: _Plan) -> dict[str, Any]:
+def _limits(plan: Plan) -> dict[str, Any]:
     """How a read for this pull is limited."""
     if plan.wanted.needs_properties:
         return {"max_messages": FILTER_MESSAGES, "max_bytes": FILTER_BYTES}
     return {"max_messages": plan.max_messages, "max_bytes": plan.max_bytes, "tag_codes": plan.wanted.tag_codes}
 
 
-def _result(plan: _Plan, found: ReadResult, why: str | None = None) -> PullResult:
+def result(plan: Plan, found: ReadResult, why: str | None = None) -> PullResult:
     code, reason = OUTCOMES[found.status]
     return PullResult(
         code=code,
@@ -328,7 +329,7 @@ def _result(plan: _Plan, found: ReadResult, why: str | None = None) -> PullResul
     )
 
 
-def _filtered(found: ReadResult, plan: _Plan) -> ReadResult:
+def _filtered(found: ReadResult, plan: Plan) -> ReadResult:
     """Leave out what the expression does not want, and what is more than the client asked for."""
     if not plan.wanted.needs_properties or found.status is not ReadStatus.FOUND:
         return found

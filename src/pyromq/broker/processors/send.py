@@ -175,9 +175,10 @@ class SendProcessor:
     # --- storing -----------------------------------------------------------------------------------------------------
 
     def _batch(self, sending: Sending) -> list[Draft]:
-        common = sending.draft.properties
+        """Each message has properties of its own; those of the request say nothing of them."""
         drafts = [
-            replace(one, properties=properties.joined(one.properties, common)) for one in split_batch(sending.draft)
+            replace(one, properties=properties.put(one.properties, properties.CLUSTER, self._cluster))
+            for one in split_batch(sending.draft)
         ]
         if not drafts:
             raise IllegalMessage("the batch holds no message")

@@ -1,0 +1,166 @@
+"""The way of most pulls: the next messages of a queue, in memory, wanted by their tags or all of them.
+
+Consumers ask the same thing again and again, and only three numbers of it differ. So a pull is taken apart into those
+numbers and the rest; what the rest may have is found out once, by `processors.pull`, and kept as a plan until topics,
+groups, subscriptions or settings change. The answer is then made in one piece by the compiled kernel. Whatever is not
+simply "here are your messages" is left to the ordinary way.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pyromq.broker.clients import Consumers
+from pyromq.broker.compiled import KERNEL
+from pyromq.broker.processors.pull import HAS_COMMIT, Plan, PullProcessor, result
+from pyromq.broker.progress import Progress
+from pyromq.broker.resets import Resets
+from pyromq.broker.statistics import Statistics
+from pyromq.errors import IllegalOffset, PyroMQError
+from pyromq.net.connection import Connection
+from pyromq.store.message_store import MessageStore
+from pyromq.store.queue_cursor import ENTRY
+from pyromq.store.queue_reader import ReadResult, ReadStatus
+from pyromq.store.reader import to_bytes
+from pyromq.wire.command import Command
+from pyromq.wire.compiled import KERNEL as WIRE_KERNEL
+from pyromq.wire.frames import decode_frame
+from pyromq.wire.header import encode_header
+from pyromq.wire.requests import PullMessage, decode_request
+from pyromq.wire.responses import answer_to
+
+if TYPE_CHECKING:
+    from pyromq.broker._kernel import PullPlan
+
+log = logging.getLogger("pyromq.broker")
+
+#: A plan for each consumer and queue; more than that, and all are made anew as they are asked for.
+MAX_PLANS = 20_000
+#: Stand for the values in the pattern of an answer.
+_NEXT, _LEAST, _LAST, _CORRELATION = 1_111_111_111_111, 2_222_222_222_222, 3_333_333_333_333, 1_444_444_444
+
+
+class FastPulls:
+    """A `FastPath` of the server."""
+
+    def __init__(
+        self,
+        processor: PullProcessor,
+        consumers: Consumers,
+        progress: Progress,
+        resets: Resets,
+        store: MessageStore,
+        statistics: Statistics,
+    ) -> None:
+        assert WIRE_KERNEL is not None
+        self._split: Callable[[memoryview, int], Any] = WIRE_KERNEL.split_pull
+        self._processor = processor
+        self._consumers = consumers
+        self._progress = progress
+        self._resets = resets
+        self._store = store
+        self._statistics = statistics
+        self._plans: dict[bytes, PullPlan | None] = {}
+        self._planned_at = consumers.changes
+        statistics.before_sample(self.count_up)
+
+    def forget(self) -> None:
+        """Topics, groups or settings changed: plans are made anew."""
+        self.count_up()
+        self._plans.clear()
+
+    def count_up(self) -> None:
+        """Tell the statistics what was given out since the last time."""
+        for plan in self._plans.values():
+            if plan is not None and plan.pulls:
+                self._statistics.got(plan.group, plan.topic, plan.messages, plan.bytes_out, plan.pulls)
+                plan.pulls = plan.messages = plan.bytes_out = 0
+
+    def take(self, data: memoryview, at: int, connection: Connection) -> int:
+        """Answer the pulls at the front; where the first frame begins that is not for this."""
+        while (found := self._split(data, at)) is not None:
+            end, key, offset, committed, correlation_id = found
+            plan = self._plan(key, data, at, end)
+            answer = None if plan is None else self._answer(plan, offset, correlation_id)
+            if plan is None or answer is None:
+                break
+            if plan.commits and committed >= 0:
+                self._commit(plan, committed, connection)
+            at = end
+            if not connection.put_bytes(answer):
+                break
+        return at
+
+    def _answer(self, plan: PullPlan, offset: int, correlation_id: int) -> bytes | None:
+        """None: there is more to it than giving messages."""
+        store, queue = self._store, plan.queue
+        if self._resets:
+            return None
+        store.catch_up()
+        last = queue.max_offset
+        if not queue.min_offset <= offset < last or offset < queue.found_below:
+            return None
+        segment = queue.files.find(offset * ENTRY.size)
+        if segment is None:
+            return None
+        entries, log_files = segment.buffer, store.log.files
+        position = ENTRY.unpack_from(entries, offset * ENTRY.size - segment.base)[0]
+        warm = store.warm_stretch(position)
+        if warm is None:
+            return None
+        return plan.answer(
+            entries, segment.base // ENTRY.size, offset, min(last, segment.end // ENTRY.size),
+            log_files.start, log_files.file_bytes, log_files.buffers, min(store.marks.readable.value, warm[1]), warm[0],
+            queue.min_offset, last, correlation_id,
+        )  # fmt: skip
+
+    def _commit(self, plan: PullPlan, offset: int, connection: Connection) -> None:
+        try:
+            self._progress.commit(plan.group, plan.topic, plan.queue_id, offset)
+        except IllegalOffset as refused:
+            log.warning("%s told its progress along with a pull, and it is not kept: %s", connection.address, refused)
+
+    # --- plans -------------------------------------------------------------------------------------------------------
+
+    def _plan(self, key: bytes, data: memoryview, at: int, end: int) -> PullPlan | None:
+        if self._planned_at != self._consumers.changes or len(self._plans) > MAX_PLANS:
+            self._planned_at = self._consumers.changes
+            self.forget()
+        if key not in self._plans:
+            self._plans[key] = self._new_plan(data, at, end)
+        return self._plans[key]
+
+    def _new_plan(self, data: memoryview, at: int, end: int) -> PullPlan | None:
+        """None when every pull like this one is a matter for the ordinary way, at least for now."""
+        assert KERNEL is not None
+        try:
+            command = decode_frame(data, at, end)
+            request = decode_request(command)
+            assert isinstance(request, PullMessage)
+            plan = self._processor.plan(request)
+        except PyroMQError:
+            return None
+        if command.is_one_way or command.is_answer:
+            return None
+        queue = self._store.queues.get(to_bytes(request.topic), request.queue_id)
+        if queue is None or plan.wanted.needs_properties:
+            return None
+        made: PullPlan = KERNEL.PullPlan(
+            queue, request.group, request.topic, request.queue_id, bool(request.flags & HAS_COMMIT),
+            plan.wanted.tag_codes, plan.max_messages, plan.max_bytes, answer_pattern(plan),
+        )  # fmt: skip
+        return made
+
+
+def answer_pattern(plan: Plan) -> list[bytes]:
+    """The pieces of an answer's header around its values, as the ordinary encoder writes them."""
+    answer = result(plan, ReadResult(ReadStatus.FOUND, _NEXT, _LEAST, _LAST))
+    rest = encode_header(answer_to(Command(code=0, correlation_id=_CORRELATION), answer))
+    pieces: list[bytes] = []
+    for value in (_NEXT, _LEAST, _LAST, _CORRELATION):
+        piece, found, rest = rest.partition(str(value).encode())
+        assert found, "the answer of a pull has another order of fields"
+        pieces.append(piece)
+    return [*pieces, rest]

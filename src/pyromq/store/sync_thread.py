@@ -1,0 +1,81 @@
+"""A thread that syncs files for an event loop, in compiled code that needs no interpreter lock.
+
+Handing a sync to Python code on another thread makes that thread and the loop take the lock from each other, several
+times for each sync: a large part of what a single send waits for. Here the loop writes to one event descriptor and
+watches another. Where there is no compiled kernel, `work_thread` does the same at its own pace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+from array import array
+from collections.abc import Sequence
+from threading import Thread
+
+from pyromq.store.compiled import KERNEL
+
+#: Files of one sync: a burst between two syncs touches two segments, hardly ever three.
+MAX_FILES = 62
+_ONE = (1).to_bytes(8, "little")
+_IS_THERE = KERNEL is not None and hasattr(os, "eventfd")
+
+
+class SyncThread:
+    """One sync at a time. Made on the loop that it works for."""
+
+    def __init__(self) -> None:
+        assert KERNEL is not None
+        self._loop = asyncio.get_running_loop()
+        self._requests = os.eventfd(0, os.EFD_CLOEXEC)
+        self._answers = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._shared = array("i", [0] * (2 + MAX_FILES))
+        self._done: asyncio.Future[None] | None = None
+        arguments = (self._requests, self._answers, self._shared)
+        self._thread = Thread(target=KERNEL.sync_loop, args=arguments, name="pyromq-sync", daemon=True)
+        self._thread.start()
+        self._loop.add_reader(self._answers, self._answered)
+
+    @staticmethod
+    def is_possible() -> bool:
+        return _IS_THERE
+
+    def sync(self, files: Sequence[int]) -> asyncio.Future[None]:
+        """Have these descriptors synced, in this order; the future ends with OSError when one could not be."""
+        assert self._done is None, "one sync at a time"
+        assert len(files) <= MAX_FILES
+        self._shared[0] = len(files)
+        self._shared[2 : 2 + len(files)] = array("i", files)
+        self._done = self._loop.create_future()
+        os.write(self._requests, _ONE)
+        return self._done
+
+    def finish(self) -> None:
+        """Wait here for a sync that is under way: the loop's own thread wants to sync by itself."""
+        if self._done is not None:
+            select.select([self._answers], [], [])
+            self._answered()
+
+    def _answered(self) -> None:
+        try:
+            os.read(self._answers, 8)
+        except BlockingIOError:
+            return
+        done, self._done = self._done, None
+        if done is None or done.done():
+            return
+        error = self._shared[1]
+        if error:
+            done.set_exception(OSError(error, os.strerror(error)))
+        else:
+            done.set_result(None)
+
+    def close(self) -> None:
+        self.finish()
+        self._loop.remove_reader(self._answers)
+        self._shared[0] = -1
+        os.write(self._requests, _ONE)
+        self._thread.join()
+        os.close(self._requests)
+        os.close(self._answers)

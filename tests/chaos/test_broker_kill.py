@@ -1,0 +1,118 @@
+"""A broker killed under load, again and again, in one directory: what it acknowledged is there afterwards.
+
+A killed process leaves its bytes in the page cache, so this holds in either flush mode. `PYROMQ_CHAOS_KILLS` sets the
+number of kills of each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from chaos.client import Wire, connected, progress_of
+from chaos.history import History
+from chaos.producers import COMMIT, DELAY_MS, GROUP, TOPIC, Half, Load
+from chaos.server import Server
+from pyromq.wire.admin_requests import DeleteTopic, GetGroup, GetTopic, UpdateGroup, UpdateTopic
+from pyromq.wire.codes import ResponseCode
+
+KILLS = int(os.environ.get("PYROMQ_CHAOS_KILLS", "5"))
+#: Progress is flushed every 200 ms in these tests; the disk may take its time.
+FLUSHED_AFTER = 1.0
+SYNC = "[store.flush]\nsync = true\n"
+
+
+class Killed:
+    """All lives of one broker."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.history = History()
+        self.committed_at_least = 0
+
+    async def life(self, number: int, seconds: float) -> None:
+        load = Load(self.history, number, self.server.port)
+        load.commits = [(0.0, self.committed_at_least)] if self.committed_at_least else []
+        await load.run(seconds, self.server.kill)
+        killed_at = asyncio.get_running_loop().time()
+        if number % 3 == 2:
+            self.server.kill_while_it_starts(0.25 + 0.5 * seconds)
+        self.server.start()
+        flushed = [offset for at, offset in load.commits if at < killed_at - FLUSHED_AFTER]
+        await self._check(load, max(flushed, default=self.committed_at_least))
+
+    async def _check(self, load: Load, flushed: int) -> None:
+        async with connected(self.server.port) as wire:
+            found = await progress_of(wire, GROUP, TOPIC, 0)
+            last = load.commits[-1][1] if load.commits else 0
+            assert flushed <= (found or 0) <= last, f"progress is {found}: {flushed} was flushed, {last} the last"
+            self.committed_at_least = found or 0
+            for half in load.halves:
+                await self._end(wire, half)
+            await self.history.read_all(wire)
+        self.history.check()
+
+    async def _end(self, wire: Wire, half: Half) -> None:
+        """Nobody knows whether the end was heard: say it again. Twice is possible then, lost is not."""
+        self.history.may_repeat.add(half.body)
+        answer = await wire.call(half.request)
+        assert answer.code == ResponseCode.SUCCESS, answer.reason
+        outcome = self.history.committed if half.request.decision == COMMIT else self.history.rolled_back
+        outcome[half.body] = half.queue
+
+    async def delays_are_kept(self) -> None:
+        await asyncio.sleep(DELAY_MS / 1000 + 0.5)
+        async with connected(self.server.port) as wire:
+            await self.history.read_all(wire, {one.queue for one in self.history.delayed})
+        self.history.check_delays()
+
+
+@pytest.mark.parametrize("settings", ["", SYNC], ids=["async flush", "sync flush"])
+def test_kills_under_load(tmp_path: Path, settings: str) -> None:
+    async def story() -> None:
+        rng = random.Random(7)
+        with Server(tmp_path, settings) as server:
+            killed = Killed(server)
+            for number in range(KILLS):
+                await killed.life(number, rng.uniform(0.15, 0.8) + (FLUSHED_AFTER if number == 1 else 0))
+            await killed.delays_are_kept()
+            history = killed.history
+            assert history.acks > 50 * KILLS
+            assert history.committed
+            assert history.rolled_back
+            assert history.delayed
+            assert killed.committed_at_least > 0
+            assert any(queue[0].startswith("new-") for queue in history.acked)
+            print(f"{history.acks} acknowledged in {KILLS} lives, {len(history.read)} queues")
+
+    asyncio.run(story())
+
+
+def test_a_kill_right_behind_the_answer_undoes_nothing(tmp_path: Path) -> None:
+    """What an administrator was told has happened has happened."""
+
+    async def story() -> None:
+        with Server(tmp_path) as server:
+            for number in range(2):
+                async with connected(server.port) as wire:
+                    made = UpdateTopic(topic=f"made-{number}", read_queues=3, write_queues=3, permission=6)
+                    assert (await wire.call(made)).code == ResponseCode.SUCCESS
+                    group = b'{"groupName":"group-%d","retryMaxTimes":7}' % number
+                    assert (await wire.call(UpdateGroup(body=group))).code == ResponseCode.SUCCESS
+                    if number:
+                        assert (await wire.call(DeleteTopic(topic="made-0"))).code == ResponseCode.SUCCESS
+                    server.kill()
+                server.start()
+                async with connected(server.port) as wire:
+                    topic = await wire.call(GetTopic(topic=f"made-{number}"))
+                    assert b'"readQueueNums":3' in topic.body.replace(b" ", b""), topic.reason
+                    known = await wire.call(GetGroup(group=f"group-{number}"))
+                    assert b'"retryMaxTimes":7' in known.body.replace(b" ", b""), known.reason
+            async with connected(server.port) as wire:
+                assert (await wire.call(GetTopic(topic="made-0"))).code == ResponseCode.TOPIC_NOT_EXIST
+
+    asyncio.run(story())

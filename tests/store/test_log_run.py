@@ -1,0 +1,212 @@
+"""A run writes what the definition of a record says, and changes nothing where it does not write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyromq.config import KIB
+from pyromq.model.message import Draft
+from pyromq.records import layout, record
+from pyromq.records.plain import plain_records, terms_of
+from pyromq.store import log_run
+from pyromq.store.fresh_records import MAX_STRETCHES, FreshRecords, Stretch
+from pyromq.store.log_run import ReadableLogRun, RecordPattern
+from pyromq.store.message_store import MessageStore
+from pyromq.store.queue_cursor import QueueCursor, ReadableQueueCursor, queue_key
+from records.drafts import INT32, properties
+from store.support import config, open_store, order, read_all
+
+HOST = b"\x7f\0\0\1\0\0\x2a\x9f"
+STORE_HOST = b"\x0a\0\0\1\0\0\x2a\x9f"
+NOW = 1_700_000_000_000
+
+
+def write(run: ReadableLogRun, draft: Draft) -> tuple[int, int] | None:
+    pattern = RecordPattern(
+        draft.topic, draft.queue_id, draft.user_flag, draft.storage_flags, draft.reconsume_times, draft.store_host
+    )
+    terms = terms_of(draft.properties)
+    body = memoryview(draft.body)
+    return run.append(pattern, draft.born_timestamp_ms, draft.born_host, body, draft.properties, terms)
+
+
+@st.composite
+def usual_drafts(draw: st.DrawFn) -> Draft:
+    some = draw(properties()).replace(layout.CRC_PROPERTY_NAME, b"other")
+    return Draft(
+        topic=draw(st.sampled_from([b"orders", b"x" * 127, b"x" * 128])),
+        queue_id=draw(st.integers(0, 3)),
+        body=draw(st.binary(max_size=100)),
+        properties=some if some.endswith(b"\x02") or not some else some + b"\x02",
+        user_flag=draw(INT32),
+        storage_flags=draw(st.sampled_from([0, 1, 2, 0x30, 0x700])),
+        born_timestamp_ms=draw(st.integers(0, 10**18)),
+        born_host=HOST,
+        store_host=STORE_HOST,
+        reconsume_times=draw(st.integers(0, 100)),
+    )
+
+
+@given(st.lists(usual_drafts(), max_size=5), st.booleans(), st.integers(0, 50))
+def test_it_writes_what_the_definition_says(some: list[Draft], with_crc: bool, start: int) -> None:
+    buffer = memoryview(bytearray(10_000))
+    cursors = {queue_key(topic, n): ReadableQueueCursor() for topic in {one.topic for one in some} for n in range(4)}
+    run = ReadableLogRun()
+    run.open(buffer, 7 << 40, start, NOW, with_crc, 1000, cursors)
+    expected = b""
+    for draft in some:
+        cursor = cursors[queue_key(draft.topic, draft.queue_id)]
+        at, offset = (7 << 40) + start + len(expected), cursor.next_append
+        if write(run, draft) is None:
+            assert record.record_properties(draft, with_crc) != draft.properties, "nothing was the matter"
+            assert cursor.next_append == offset
+            continue
+        assert cursor.next_append == offset + 1
+        expected += record.encode(draft, at, offset, NOW, with_crc)
+    assert bytes(buffer) == (bytes(start) + expected).ljust(len(buffer), b"\0")
+    assert run.offset == start + len(expected)
+    if all(len(draft.topic) <= layout.MAX_TOPIC_V1 for draft in some):
+        assert run.records == plain_records(buffer, start, run.offset)
+
+
+@pytest.mark.parametrize(
+    ("draft", "room", "max_body"),
+    [
+        (order(queue=1), 1000, 100),
+        (order("x" * 101), 1000, 100),
+        (order("x"), 100, 100),
+        (order(name="x" * 32_741), 100_000, 100),
+    ],
+    ids=["no such queue", "a large body", "no room", "many properties"],
+)
+def test_what_it_does_not_write_changes_nothing(draft: Draft, room: int, max_body: int) -> None:
+    buffer, cursor = memoryview(bytearray(room)), ReadableQueueCursor()
+    run = ReadableLogRun()
+    run.open(buffer, 0, 0, NOW, True, max_body, {queue_key(b"orders", 0): cursor})
+    assert write(run, draft) is None
+    assert (run.offset, run.count, cursor.next_append, any(buffer)) == (0, 0, 0, False)
+
+
+def test_room_for_the_blank_is_kept_free() -> None:
+    size = record.encoded_size(order("x"), with_crc=True)
+    for room, fits in [(size + layout.BLANK_RESERVE, True), (size + layout.BLANK_RESERVE - 1, False)]:
+        run = ReadableLogRun()
+        run.open(memoryview(bytearray(room)), 0, 0, NOW, True, 10, {queue_key(b"orders", 0): ReadableQueueCursor()})
+        assert (write(run, order("x")) is not None) is fits
+
+
+def test_a_run_begins_inside_of_its_buffer() -> None:
+    for offset in (-1, 101):
+        with pytest.raises(IndexError):
+            ReadableLogRun().open(memoryview(bytearray(100)), 0, offset, NOW, True, 10, {})
+
+
+# --- behind a run ----------------------------------------------------------------------------------------------------
+
+
+def store_with_queues(**changes: Any) -> MessageStore:
+    store = open_store(**changes)
+    store.append([order("first", queue=queue) for queue in range(2)])
+    store.dispatch()
+    return store
+
+
+def run_of(store: MessageStore, some: list[Draft]) -> None:
+    run: Any = ReadableLogRun()
+    assert store.open_run(run)
+    for draft in some:
+        assert write(run, draft) is not None
+    store.close_run()
+
+
+def some_orders(count: int) -> list[Draft]:
+    return [
+        order(f"{n}", queue=n % 2, TAGS=f"tag{n % 3}", UNIQ_KEY=f"{n:032X}", KEYS=f"k{n} all") for n in range(count)
+    ]
+
+
+def derived(store: MessageStore) -> object:
+    """Everything that the dispatcher made of the log."""
+    assert store.index is not None
+    queues = [bytes(segment.buffer) for queue in store.queues for segment in queue.files.segments]
+    return queues, [bytes(file.file.buffer) for file in store.index.files], store.dispatcher.last_timestamp_ms
+
+
+@pytest.mark.parametrize("count", [1, 30, 60])
+def test_queues_and_index_are_the_same_whether_the_log_is_read_or_not(count: int) -> None:
+    """Sixty go through the end of a queue file (50 entries) and of several index files (40)."""
+    known, read = store_with_queues(), store_with_queues()
+    for store in (known, read):
+        run_of(store, some_orders(count))
+        if store is read:
+            store.log.fresh = FreshRecords()
+        store.dispatch()
+    assert derived(known) == derived(read)
+    assert read_all(known, queue=1) == read_all(read, queue=1)
+    known.marks.check()
+
+
+def test_an_error_in_the_middle_leaves_the_log_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = store_with_queues()
+    run: Any = ReadableLogRun()
+    assert store.open_run(run)
+    assert write(run, order("one")) is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(log_run, "crc_property", lambda crc: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            write(run, order("never"))
+    assert write(run, order("two")) is not None
+    store.close_run()
+    store.append([order("three")])
+    store.dispatch()
+    assert read_all(store) == [b"first", b"one", b"two", b"three"]
+
+
+def test_an_ordinary_append_in_between_is_seen() -> None:
+    store = store_with_queues()
+    run_of(store, [order("one")])
+    store.append([order("two")])
+    run_of(store, [order("three")])
+    store.dispatch()
+    assert read_all(store) == [b"first", b"one", b"two", b"three"]
+
+
+def test_with_a_transient_pool_what_is_not_readable_waits() -> None:
+    store = store_with_queues(transient_pool=True)
+    run_of(store, [order("one")])
+    assert store.dispatcher.dispatch()
+    assert store.max_offset("orders", 0) == 1
+    store.commit_gathered()
+    store.dispatch()
+    assert read_all(store) == [b"first", b"one"]
+
+
+def test_without_an_index_nothing_gathers() -> None:
+    store = store_with_queues(index_enabled=False, segment_bytes=64 * KIB)
+    for number in range(3 * MAX_STRETCHES):
+        run_of(store, [order(f"{number}")])
+        store.dispatch()
+    assert len(store.log.fresh) <= MAX_STRETCHES
+    assert store.max_offset("orders", 0) == 1 + 3 * MAX_STRETCHES
+
+
+def test_a_stretch_is_found_where_it_begins_and_only_when_all_of_it_may_be_seen() -> None:
+    fresh = FreshRecords()
+    fresh.add(Stretch(100, 200, ()))
+    assert fresh.find(100, 199) is None
+    assert fresh.find(150, 300) is None
+    assert fresh.find(100, 200) == Stretch(100, 200, ())
+    fresh.forget(100)
+    assert fresh.find(100, 200) is None
+
+
+def test_either_kind_of_cursor_serves() -> None:
+    cursor = QueueCursor()
+    run = ReadableLogRun()
+    run.open(memoryview(bytearray(config().segment_bytes)), 0, 0, NOW, True, 10, {queue_key(b"orders", 0): cursor})
+    assert write(run, order("x")) == (0, 0)
+    assert cursor.next_append == 1

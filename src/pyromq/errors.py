@@ -6,8 +6,9 @@
     ├── StoreError
     │   ├── StoreLocked              another process has the directory; names its pid
     │   ├── StoreClosed              used before it was opened or after it was closed
-    │   ├── StoreFenced              an fsync failed: nothing more is acknowledged, restart to recover
+    │   ├── StoreFenced              a sync or our own code failed: nothing more is acknowledged, restart to recover
     │   ├── DiskFull                 appends are refused until there is room; reads go on
+    │   │   └── TooManyFiles         no new queue: the process may not open many more files
     │   ├── CorruptFile              a config file and its previous copy are both unreadable
     │   └── CorruptStore             bytes on disk are not what was written; names file and position
     │       ├── CorruptLog           a record below the synced mark is damaged: never cut silently
@@ -42,6 +43,7 @@ place. Messages are for people: what happened, and what to do next.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -91,10 +93,22 @@ class StoreFenced(StoreError):
 
     def __init__(self, cause: BaseException) -> None:
         self.cause = cause
+        what, remedy = _what_fenced(cause)
         super().__init__(
-            f"the disk did not confirm a write ({cause}); what was waiting may or may not be stored and nothing "
-            "more is accepted: check the disk, then restart, and recovery starts from the log"
+            f"{what}; what was waiting may or may not be stored and nothing more is accepted: {remedy}, and recovery "
+            "starts from the log"
         )
+
+
+def _what_fenced(cause: BaseException) -> tuple[str, str]:
+    if not isinstance(cause, OSError):
+        return (
+            f"the store found something wrong in its own work ({type(cause).__name__}: {cause})",
+            "keep the lines of the log that tell where, and restart",
+        )
+    if cause.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+        return f"the system refused what the store needs ({cause})", "raise the limit, then restart"
+    return f"the disk did not confirm a write ({cause})", "check the disk, then restart"
 
 
 class DiskFull(StoreError):
@@ -105,6 +119,10 @@ class DiskFull(StoreError):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.receipts: Sequence[object] = ()
+
+
+class TooManyFiles(DiskFull):
+    """Each queue needs open files, and the last of them are kept for the queues that are there."""
 
 
 class CorruptStore(StoreError):

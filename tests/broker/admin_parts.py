@@ -64,8 +64,9 @@ class AdminParts(Parts):
         groups = GroupAdmin(self.groups, self.progress, self.resets, self.locks, self.statistics, self._changed)
         clients = ClientAdmin(config, self.topics, self.groups, self.producers, self.consumers, self.store)
         broker = BrokerAdmin(
-            self.settings, self.statistics, info, lambda at_any_hour: self.store.clean_soon(at_any_hour=at_any_hour)
-        )
+            self.settings, self.statistics, info, lambda at_any_hour: self.store.clean_soon(at_any_hour=at_any_hour),
+            log_end=lambda: self.store.marks.appended.value,
+        )  # fmt: skip
         admins = (topics, groups, offsets, clients, broker)
         return {kind: handler for admin in admins for kind, handler in admin.handlers().items()}
 

@@ -233,3 +233,16 @@ def test_expired_messages_go_at_once_when_that_is_asked_for() -> None:
     assert parts.ask(ask.DeleteExpiredLog()).code == 0
     assert parts.store.log.files.start > start
     assert parts.ask(ask.TriggerDeleteFiles()).code == 0
+
+
+# --- copies ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_broker_without_copies_says_so() -> None:
+    parts = AdminParts()
+    parts.make_topic()
+    parts.send(3)
+    told = parts.told(ask.GetReplication())
+    assert (told["master"], told["inSyncSlaveNums"], told["haConnectionInfo"]) == (True, 0, [])
+    assert told["masterCommitLogMaxOffset"] == parts.store.marks.appended.value > 0
+    assert told["haClientRuntimeInfo"]["activated"] is False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import logging
 from typing import Any
 
@@ -9,8 +11,9 @@ import orjson
 import pytest
 
 from broker.admin_parts import ADDRESS, AdminParts, pairs
-from pyromq.errors import BadRequest
+from pyromq.errors import BadRequest, NotNow
 from pyromq.model.topic import TopicConfig
+from pyromq.store.config_files import ConsumerOffsets
 from pyromq.wire import admin_requests as ask
 from pyromq.wire.bodies.routes import TopicConfigs
 
@@ -101,6 +104,45 @@ def test_a_removed_topic_takes_its_queues_and_offsets_along(caplog: pytest.LogCa
     assert parts.store.max_offset("orders", 0) == 1
 
 
+def test_progress_in_a_removed_topic_is_gone_for_good_when_the_answer_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = AdminParts()
+    parts.make_topic()
+    parts.send(2)
+    parts.offsets.commit("shop", "orders", 0, 1)
+    parts.save()
+    assert parts.ask(ask.DeleteTopic(topic="orders")).code == 0
+    after = ConsumerOffsets(parts.disk.kill(), parts.store.paths.config, parts.clock)
+    after.load()
+    assert after.topics_of("shop") == set()
+
+    def refuse() -> bool:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    parts.make_topic()
+    monkeypatch.setattr(parts.offsets, "save", refuse)
+    answer = parts.ask(ask.DeleteTopic(topic="orders"))
+    assert answer.code == NotNow.code
+    assert "progress cannot be written now" in str(answer.reason)
+
+
+def test_a_topic_stays_whole_until_its_removal_has_its_turn() -> None:
+    parts = AdminParts()
+    parts.make_topic()
+    parts.send(2)
+
+    async def tell() -> None:
+        async with parts.store.points.lock:  # a recover point is being written
+            removal = asyncio.create_task(parts.answer(ask.DeleteTopic(topic="orders")))
+            await asyncio.sleep(0)
+            assert parts.topics.get("orders") is not None
+            assert parts.send(1)[0].queue_offset == 2
+        assert (await removal).code == 0
+        assert parts.topics.get("orders") is None
+        assert parts.send(1)[0].queue_offset == 0
+
+    asyncio.run(tell())
+
+
 def test_the_retry_topic_of_another_group_stays() -> None:
     parts = AdminParts()
     for topic in ("orders", "%RETRY%shop_orders"):
@@ -130,6 +172,21 @@ def test_queues_without_a_topic_are_cleaned_up() -> None:
         parts.send(1, topic)
     assert parts.ask(ask.CleanUnusedTopics()).code == 0
     assert parts.store.queues.topics() == ["SCHEDULE_TOPIC_XXXX", "orders"]
+
+
+def test_queues_whose_topic_is_made_while_the_clean_up_waits_stay() -> None:
+    parts = AdminParts()
+    parts.send(2)
+
+    async def tell() -> None:
+        async with parts.store.points.lock:  # a recover point is being written
+            cleaning = asyncio.create_task(parts.answer(ask.CleanUnusedTopics()))
+            await asyncio.sleep(0)
+            parts.make_topic()
+        assert (await cleaning).code == 0
+
+    asyncio.run(tell())
+    assert parts.store.max_offset("orders", 0) == 2
 
 
 def test_all_topics_at_once_and_in_pages() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.fakes import FakePeer
 from pyromq.broker.clients import Consumers, ConsumerSeen, Member, Producers
+from pyromq.errors import BadRequest
 from pyromq.filters.subscription import build
 
 
@@ -19,6 +21,21 @@ def heartbeat(
 ) -> ConsumerSeen:
     wanted = {topic: build(topic, expression, "TAG", version) for topic in topics}
     return ConsumerSeen(group, "CONSUME_PASSIVELY", "CLUSTERING", "CONSUME_FROM_LAST_OFFSET", wanted, fingerprint)
+
+
+def test_what_a_connection_wants_is_limited_over_all_its_groups() -> None:
+    consumers, peer = Consumers(), FakePeer()
+    expression = "x" * 60_000
+    for number in range(17):
+        consumers.seen(heartbeat("orders", group=f"g{number}", expression=expression), member(peer=peer), 0)
+    consumers.seen(heartbeat("orders", group="g3", expression=expression, version=2), member(peer=peer), 0)
+    with pytest.raises(BadRequest, match="subscribes to more than"):
+        consumers.seen(heartbeat("orders", group="g17", expression=expression), member(peer=peer), 0)
+    assert consumers.get("g17") is None
+    consumers.seen(heartbeat("orders", group="g17", expression=expression), member("c2", FakePeer()), 0)
+    consumers.left("g3", peer)
+    consumers.seen(heartbeat("orders", group="g17", expression=expression), member(peer=peer), 0)
+    assert sorted(consumers.disconnected(peer)) == sorted(f"g{number}" for number in range(18) if number != 3)
 
 
 # --- consumers -------------------------------------------------------------------------------------------------------

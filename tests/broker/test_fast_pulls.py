@@ -200,6 +200,14 @@ def test_a_subscription_that_changes_is_heard_of(scene: Scene) -> None:
     assert b"message 8" not in answer[1][0]
 
 
+def test_a_queue_that_gets_its_first_message_is_seen(scene: Scene) -> None:
+    data = frame({**PLAIN, "queueId": "1", "queueOffset": "0"})
+    assert scene.compiled(data) == (0, [])
+    scene.parts.store.append([Draft(b"orders", 1, b"the first")])
+    scene.parts.store.dispatch()
+    assert scene.compiled(data) == (len(data), [scene.ordinary(data)])
+
+
 def test_settings_that_change_are_heard_of(scene: Scene) -> None:
     assert scene.compiled(frame(PLAIN))[0]
     scene.parts.config = replace(scene.parts.config, permission=2)

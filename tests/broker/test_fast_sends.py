@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from broker.fakes import STORE_HOST, FakePeer, Parts
 from pyromq.broker import fast_sends, send_loop
 from pyromq.broker.delays import Delays
-from pyromq.broker.fast_sends import FastSends
+from pyromq.broker.fast_sends import LOOK_UP_SECONDS, FastSends
 from pyromq.broker.processors.send import SendProcessor
 from pyromq.clock import ManualClock
 from pyromq.config import FlushConfig, OverloadConfig
@@ -237,7 +237,20 @@ def test_a_topic_that_changes_between_two_like_sends_is_seen() -> None:
     assert scene.fast_way(frame(PLAIN)) == (0, b"")
     scene.parts.topics.change("orders", write_queues=4, read_queues=4)
     scene.fast.topics_changed()
+    assert scene.fast_way(frame(PLAIN)) == (0, b"")  # looked up a moment ago
+    cast(ManualClock, scene.parts.clock).advance(LOOK_UP_SECONDS)
     assert scene.fast_way(frame(PLAIN))[0] > 0
+
+
+def test_what_every_message_says_of_the_broker_follows_the_settings() -> None:
+    one, other = Scene(), Scene()
+    for scene in (one, other):
+        scene.parts.config = replace(scene.parts.config, trace_on=False)
+        scene.fast.settings_changed()
+    data = frame(PLAIN)
+    assert one.fast_way(data) == (len(data), other.ordinary(data))
+    assert one.log() == other.log()
+    assert b"TRACE_ON\x01false" in one.log()
 
 
 @pytest.mark.parametrize(

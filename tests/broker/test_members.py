@@ -15,8 +15,9 @@ from pyromq.broker.clients import Consumers, Producers
 from pyromq.broker.locks import QueueLocks
 from pyromq.broker.processors.members import MemberProcessor
 from pyromq.clock import ManualClock
-from pyromq.errors import BadRequest, FilterSyntaxError, ServiceError
+from pyromq.errors import BadRequest, FilterSyntaxError, GroupNotFound, ServiceError
 from pyromq.model.group import GroupConfig
+from pyromq.model.topic import TopicConfig
 from pyromq.wire.bodies.heartbeat import MAX_GROUPS
 from pyromq.wire.command import Command
 from pyromq.wire.requests import (
@@ -200,11 +201,37 @@ def test_an_expression_that_cannot_be_understood_is_told_and_only_its_group_suff
         b"", b"[]", b"{", b'{"clientID": 7}', b'{"clientID": "c", "consumerDataSet": [{"groupName": null}]}',
         b'{"clientID": "c", "consumerDataSet": 5}', b'{"clientID": "c", "producerDataSet": [{}]}',
         orjson.dumps({"clientID": "c", "producerDataSet": [{"groupName": "p"}] * (MAX_GROUPS + 1)}),
+        orjson.dumps({"clientID": "c" * 5000}), b'{"clientID":"c"}' + b" " * (4 << 20),
     ],
 )  # fmt: skip
 def test_a_heartbeat_that_is_none_is_refused(world: World, body: bytes) -> None:
     with pytest.raises(BadRequest):
         world.members.heartbeat(Heartbeat(body=body, command=Command(34)), FakePeer())
+
+
+def test_what_all_groups_of_a_heartbeat_want_together_is_limited(world: World) -> None:
+    many = [consumer(*[subscription(f"t{number}") for number in range(60)], group=f"g{group}") for group in range(69)]
+    with pytest.raises(BadRequest, match="4140 subscriptions, the limit is 4096"):
+        world.beat(FakePeer(), "c1", *many)
+    long = [consumer(subscription("orders", "x" * 60_000), group=f"g{group}") for group in range(5)]
+    with pytest.raises(BadRequest, match="expressions of 300000 characters"):
+        world.beat(FakePeer(), "c1", *long)
+    with pytest.raises(BadRequest):
+        world.beat(FakePeer(), "c1", consumer(subscriptionDataSet=5))
+
+
+def test_a_client_is_in_so_many_groups_and_not_in_more(world: World) -> None:
+    peer = FakePeer()
+    world.beat(peer, "c1", producerDataSet=[{"groupName": f"p{number}"} for number in range(MAX_GROUPS)])
+    with pytest.raises(BadRequest, match="is in 1024 groups"):
+        world.beat(peer, "c1", consumer(subscription("orders")), producerDataSet=[{"groupName": "one more"}])
+    assert world.ids() == ["c1"], "its consumers are served all the same"
+    assert world.producers.members("one more") == []
+    world.beat(peer, "c1", producerDataSet=[{"groupName": "p7"}])
+    world.beat(FakePeer(), "c2", producerDataSet=[{"groupName": "one more"}])
+    world.members.unregister(UnregisterClient(client_id="c1", producer_group="p7"), peer)
+    world.beat(peer, "c1", producerDataSet=[{"groupName": "one more"}])
+    assert len(world.producers.members("one more")) == 2
 
 
 # --- the second form: subscriptions are told once --------------------------------------------------------------------
@@ -297,6 +324,15 @@ def test_expressions_can_be_switched_off() -> None:
     world.parts.close()
 
 
+def test_a_line_of_the_log_does_not_repeat_thousands_of_subscriptions(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.beat(FakePeer("a:1"), "c1", consumer(subscription("orders")))
+    world.beat(FakePeer("b:1"), "c2", consumer(*[subscription(f"t{number:04}") for number in range(3000)]))
+    assert "t0009 (TAG '*'), and 2990 more where c1 wants orders (TAG '*')" in caplog.text
+    assert "t0010" not in caplog.text
+
+
 # --- locks -----------------------------------------------------------------------------------------------------------
 
 
@@ -312,6 +348,7 @@ def locked(world: World, client_id: str, *queues: int) -> list[int]:
 
 
 def test_queues_are_shared_out_by_locks(world: World) -> None:
+    world.parts.topics.make(TopicConfig("orders", 4, 4))
     assert locked(world, "c1", 0, 1) == [0, 1]
     assert locked(world, "c2", 1, 2) == [2]
     world.members.unlock(UnlockQueues(body=locking("c1", 1, 2)), FakePeer())
@@ -331,3 +368,19 @@ def test_queues_are_shared_out_by_locks(world: World) -> None:
     ):
         with pytest.raises(BadRequest):
             world.members.lock(LockQueues(body=body), FakePeer())
+
+
+def test_only_queues_that_are_there_can_be_locked(world: World) -> None:
+    assert locked(world, "c1", 0) == [], "there is no such topic"
+    world.parts.topics.make(TopicConfig("orders", 2, 3))
+    assert locked(world, "c1", -1, 0, 1, 2, 3, 100_000) == [0, 1, 2]
+    assert len(world.locks) == 3
+    with pytest.raises(BadRequest, match="16385 queues, the limit is 16384"):
+        locked(world, "c1", *range(16_385))
+    with pytest.raises(BadRequest, match="bytes, the limit is 4194304"):
+        locked(world, "c1", *range(100_000))
+    with pytest.raises(BadRequest, match="5000 characters"):
+        locked(world, "c" * 5000, 0)
+    with pytest.raises(GroupNotFound):
+        world.members.lock(LockQueues(body=locking("c1", 0).replace(b"readers", b"nobody")), FakePeer())
+    assert len(world.locks) == 3

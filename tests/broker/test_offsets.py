@@ -12,7 +12,7 @@ from pyromq.broker.processors.offsets import OffsetProcessor
 from pyromq.broker.progress import Progress
 from pyromq.broker.resets import Resets
 from pyromq.clock import ManualClock
-from pyromq.errors import GroupNotFound, IllegalOffset, NotFound, PyroMQError, TopicNotFound
+from pyromq.errors import BadRequest, GroupNotFound, IllegalOffset, NotFound, PyroMQError, TopicNotFound
 from pyromq.model.group import GroupConfig
 from pyromq.model.message import Draft
 from pyromq.model.topic import TopicConfig
@@ -119,6 +119,19 @@ def test_progress_that_cannot_be_is_refused_and_what_was_there_stays(
         world.commit(offset, group=group, topic=topic)
     assert world.query() == 42
     assert world.parts.groups.get("nobody") is None
+
+
+def test_progress_is_kept_only_for_queues_that_are_there_or_were(world: World) -> None:
+    for queue in (-1, 4, 100_000):
+        with pytest.raises(BadRequest, match="has no queue"):
+            world.commit(0, queue=queue)
+    world.commit(0, queue=3)
+    world.parts.store.append([Draft(b"orders", 3, b"x")])
+    world.parts.store.dispatch()
+    world.parts.topics.change("orders", read_queues=1, write_queues=1)
+    world.commit(1, queue=3)
+    with pytest.raises(BadRequest):
+        world.commit(0, queue=2)
 
 
 def test_progress_does_not_count_until_the_consumer_has_heard_of_a_reset(world: World) -> None:

@@ -319,6 +319,17 @@ def test_what_an_expression_wants_is_limited_in_bytes(world: World) -> None:
     assert len(bodies(world.pull(max_bytes=1))) == 1
 
 
+def test_long_expressions_that_come_with_a_pull_are_not_kept_in_number(world: World) -> None:
+    pull_module._built_long.cache_clear()
+    world.send("tea", tag="a")
+    for number in range(40):
+        answer = world.pull(flags=SUBSCRIPTION, subscription=f"a||{number}{'x' * 5000}", expression_type="TAG")
+        assert bodies(answer) == ["tea"]
+    assert pull_module._built_long.cache_info().currsize == pull_module.KEPT_LONG_EXPRESSIONS
+    with pytest.raises(FilterSyntaxError, match="longer than"):
+        world.pull(flags=SUBSCRIPTION, subscription="a||" * 80_000, expression_type="TAG")
+
+
 def test_expressions_can_be_switched_off() -> None:
     world = World(sql_filters=False)
     world.subscribe("n > 1", "SQL92")
@@ -451,6 +462,20 @@ def test_what_is_for_others_does_not_wake_a_pull_and_is_not_looked_at_twice(
         world.send("2", tag="b", n="b")
         answer = await held
         assert (bodies(answer), answer.code) == (["2"], FOUND)
+
+    story(world, tell)
+
+
+def test_who_waits_while_only_others_get_messages_hears_how_far_it_is(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyromq.broker.processors.pull.TELL_SECONDS", 0.01)
+
+    async def tell() -> None:
+        world.subscribe("b", "TAG")
+        held = world.wait()
+        world.send("0", "1", tag="a")
+        assert where(await held) == (RETRY, 2, 0, 2)
 
     story(world, tell)
 

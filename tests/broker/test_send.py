@@ -13,7 +13,7 @@ import pytest
 from broker.fakes import PEER_HOST, STORE_HOST, FakePeer, Parts
 from pyromq.broker.delays import Delays
 from pyromq.broker.names import SCHEDULE_TOPIC
-from pyromq.broker.processors.send import Sending, SendProcessor, is_half, unique_key_of
+from pyromq.broker.processors.send import MAX_IDS_BYTES, Sending, SendProcessor, is_half, unique_key_of
 from pyromq.config import FlushConfig, OverloadConfig
 from pyromq.errors import (
     BadRequest,
@@ -38,6 +38,8 @@ from pyromq.wire.requests import SendMessage
 from pyromq.wire.responses import Response, SendReceipt
 
 RETRY, DEAD = "%RETRY%shop", "%DLQ%shop"
+#: What the broker says of itself in every message.
+STAMP = {"CLUSTER": "DefaultCluster", "MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 
 
 class Scene:
@@ -106,22 +108,22 @@ def test_a_message_is_stored_as_it_came_and_the_answer_says_where() -> None:
     message = scene.stored(queue=2)
     assert (message.body, message.user_flag, message.storage_flags, message.born_timestamp_ms) == (b"tea", 7, 1, 99)
     assert (message.born_host, message.store_host) == (PEER_HOST, STORE_HOST)
-    assert shown(message) == {"TAGS": "hot", "UNIQ_KEY": "U1", "CLUSTER": "DefaultCluster"}
+    assert shown(message) == {"TAGS": "hot", "UNIQ_KEY": "U1", **STAMP}
     assert answer.message_id == encode_message_id(STORE_HOST, message.position)
     assert (answer.queue_id, answer.queue_offset, answer.transaction_id) == (2, 0, "U1")
     assert answer.more == {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 
 
 def test_the_cluster_of_a_message_is_the_one_that_stores_it() -> None:
-    scene = Scene(cluster="here")
-    scene.send(properties={"CLUSTER": "elsewhere", "MYCLUSTER": "mine"})
-    assert shown(scene.stored()) == {"MYCLUSTER": "mine", "CLUSTER": "here"}
+    scene = Scene(cluster="here", region="north", trace_on=False)
+    scene.send(properties={"CLUSTER": "elsewhere", "MYCLUSTER": "mine", "MSG_REGION": "south", "TRACE_ON": "true"})
+    assert shown(scene.stored()) == {"MYCLUSTER": "mine", "CLUSTER": "here", "MSG_REGION": "north", "TRACE_ON": "false"}
 
 
 def test_what_a_consumer_got_with_a_message_does_not_stay_on_it() -> None:
     scene = Scene()
     scene.send(properties={"POP_CK": "0 1 2", "KEYS": "k"})
-    assert shown(scene.stored()) == {"KEYS": "k", "CLUSTER": "DefaultCluster"}
+    assert shown(scene.stored()) == {"KEYS": "k", **STAMP}
 
 
 def test_without_a_queue_one_is_chosen_among_all() -> None:
@@ -222,6 +224,8 @@ def test_what_is_refused_stores_and_makes_nothing(wrong: dict[str, Any], error: 
 def test_a_broker_that_takes_nothing_or_falls_behind() -> None:
     scene = Scene()
     scene.parts.config = replace(scene.parts.config, permission=4)
+    scene.send()  # producers go on until they see the new route
+    scene.parts.topics.change("orders", order=True)
     with pytest.raises(NoPermission, match="takes no messages"):
         scene.send()
     scene = Scene(overload=OverloadConfig(unsynced_bytes=10))
@@ -253,7 +257,6 @@ def test_a_batch_becomes_single_messages_with_consecutive_offsets() -> None:
     messages = scene.parts.messages("orders", 1)[1:]
     assert [(message.body, message.user_flag) for message in messages] == [(b"a", 1), (b"b", 2), (b"c", 3)]
     assert [message.unique_key for message in messages] == ["A", "B", None]
-    assert all(message.properties["CLUSTER"] == "DefaultCluster" for message in messages)
     assert answer.message_id == ",".join(encode_message_id(STORE_HOST, message.position) for message in messages)
     assert (answer.queue_id, answer.queue_offset) == (1, 1)
 
@@ -300,3 +303,18 @@ def test_what_a_group_that_consumes_in_order_gives_up_is_dead_at_once() -> None:
     scene.in_order.add("shop")
     scene.send(topic=RETRY, reconsume_times=1, max_reconsume_times=10, properties={"DELAY": "3"})
     assert scene.parts.bodies(DEAD) == [b"tea"]
+
+
+def test_a_batch_is_limited_in_size_and_number_and_the_largest_is_taken() -> None:
+    scene = Scene(store={"segment_bytes": 4 << 20, "max_body_bytes": 1 << 20})
+    tiny = encode_batch([(0, b"", b"")])
+    largest = MAX_IDS_BYTES // 33
+    with pytest.raises(IllegalMessage, match=f"more than {largest} messages.*in parts"):
+        scene.send(tiny * (largest + 1), batch=True)
+    with pytest.raises(IllegalMessage, match="the limit is 1048576: send it in parts"):
+        scene.send(encode_batch([(0, bytes(1000), b"")] * 1100), batch=True)
+    assert scene.parts.store.log.end == 0
+    answer = scene.send(tiny * largest, batch=True)
+    assert answer.message_id is not None
+    scene.parts.store.dispatch()
+    assert len(answer.message_id.split(",")) == largest == scene.parts.store.max_offset("orders", 0)

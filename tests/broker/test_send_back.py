@@ -11,7 +11,7 @@ import pytest
 
 from broker.fakes import PEER_HOST, STORE_HOST, FakePeer, Parts
 from pyromq.broker.delays import Delays
-from pyromq.broker.names import SCHEDULE_TOPIC
+from pyromq.broker.names import HALF_TOPIC, SCHEDULE_TOPIC
 from pyromq.broker.processors.send_back import SendBackProcessor
 from pyromq.clock import ManualClock
 from pyromq.errors import GroupNotFound, NoPermission, PyroMQError, ServiceError
@@ -178,9 +178,10 @@ def test_a_message_that_is_not_there_is_a_system_error_and_the_client_sends_it_b
 
 def test_a_half_of_a_transaction_is_not_sent_back() -> None:
     scene = Scene()
-    receipt = scene.store(storage_flags=layout.FLAG_PREPARED)
-    with pytest.raises(ServiceError, match="half"):
-        scene.send_back(receipt.position)
+    for changes in ({"storage_flags": layout.FLAG_PREPARED}, {"topic": HALF_TOPIC.encode(), "queue_id": 0}):
+        receipt = scene.store(**changes)
+        with pytest.raises(ServiceError, match="half"):
+            scene.send_back(receipt.position)
 
 
 def test_who_may_not() -> None:

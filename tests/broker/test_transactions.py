@@ -10,14 +10,16 @@ import pytest
 from broker.fakes import PEER_HOST, STORE_HOST, FakePeer
 from broker.transaction_scene import ASIDE, COMMIT, HALVES, OPS, ROLL_BACK, UNKNOWN, Scene, questions
 from pyromq.broker.names import SCHEDULE_TOPIC
+from pyromq.broker.transactions import journal
 from pyromq.broker.transactions.ledger import Key
 from pyromq.config import FlushConfig
 from pyromq.config.broker import TransactionConfig
-from pyromq.errors import BadRequest, DiskFull, IllegalMessage, NoPermission, NotFound, OffsetNotFound
-from pyromq.model.message import Draft
+from pyromq.errors import BadRequest, DiskFull, IllegalMessage, NoPermission, NotFound, OffsetNotFound, StoreFenced
+from pyromq.model.message import AppendedAt, Draft
 from pyromq.records import layout, record
 from pyromq.records.message_id import decode_message_id, encode_message_id
 from pyromq.wire.requests import EndTransaction
+from pyromq.wire.responses import SendReceipt
 
 # --- begin -----------------------------------------------------------------------------------------------------------
 
@@ -35,7 +37,8 @@ def test_a_half_message_is_stored_where_nobody_sees_it_and_answered_like_a_send(
     assert half.body == b"paid"
     assert {name: value for name, value in half.properties.items() if name != "__CRC32#"} == {
         "TRAN_MSG": "true", "PGROUP": "bank", "UNIQ_KEY": "K1", "TAGS": "new", "CLUSTER": "DefaultCluster",
-        "__transactionId__": "K1", "REAL_TOPIC": "orders", "REAL_QID": "2",
+        "__transactionId__": "K1", "REAL_TOPIC": "orders", "REAL_QID": "2", "MSG_REGION": "DefaultRegion",
+        "TRACE_ON": "true",
     }  # fmt: skip
 
 
@@ -223,6 +226,107 @@ def test_two_commits_at_once_make_one_message() -> None:
 
     asyncio.run(both())
     assert scene.orders() == [b"paid"]
+
+
+class SlowDisk:
+    """Nothing is on the disk until it is let go."""
+
+    def __init__(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.waited_for = asyncio.Event()
+        self.may_go_on = asyncio.Event()
+        self._wait_synced = scene.parts.store.wait_synced
+        monkeypatch.setattr(scene.parts.store, "wait_synced", self.wait_synced)
+
+    async def wait_synced(self, receipt: AppendedAt) -> None:
+        self.waited_for.set()
+        await self.may_go_on.wait()
+        await self._wait_synced(receipt)
+
+
+def commit_of(sent: SendReceipt) -> EndTransaction:
+    return EndTransaction(
+        producer_group="bank", half_offset=sent.queue_offset, half_position=decode_message_id(sent.message_id)[1],
+        decision=COMMIT, message_id="K1",
+    )  # fmt: skip
+
+
+async def gone_while_it_waits(scene: Scene, sent: SendReceipt, disk: SlowDisk) -> None:
+    """A producer commits, and its connection ends before the message is on the disk."""
+    ending = asyncio.ensure_future(scene.processor.end(commit_of(sent), scene.peer))
+    await disk.waited_for.wait()
+    ending.cancel()
+    await asyncio.gather(ending, return_exceptions=True)
+    assert ending.cancelled()
+
+
+def test_a_producer_that_goes_before_the_disk_is_done_does_not_open_its_transaction_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = Scene(store={"flush": FlushConfig(sync=True)})
+    sent = scene.send()
+
+    async def story() -> None:
+        disk = SlowDisk(scene, monkeypatch)
+        await gone_while_it_waits(scene, sent, disk)
+        assert (await scene.processor.end(commit_of(sent), scene.peer)).reason == "the transaction has ended before"
+        assert scene.ops() == [], "the promise does not hold yet"
+        stopping = asyncio.ensure_future(scene.journal.finish())
+        await asyncio.sleep(0)
+        assert not stopping.done(), "a broker that stops waits for it"
+        disk.may_go_on.set()
+        await stopping
+
+    asyncio.run(story())
+    assert (scene.orders(), scene.ops()) == ([b"paid"], [b"0,"])
+    scene = scene.restarted()
+    peer = scene.connect()
+    scene.round()
+    assert (questions(peer), scene.orders()) == ([], [b"paid"])
+
+
+def test_a_broker_that_stops_does_not_wait_for_ever_for_an_end_to_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(store={"flush": FlushConfig(sync=True)})
+    sent = scene.send()
+    monkeypatch.setattr(journal, "STOP_SECONDS", 0.01)
+
+    async def story() -> None:
+        await gone_while_it_waits(scene, sent, SlowDisk(scene, monkeypatch))
+        async with asyncio.timeout(20):
+            await scene.journal.finish()
+
+    asyncio.run(story())
+    assert (scene.orders(), scene.ops()) == ([b"paid"], [])
+
+
+def test_no_position_is_saved_behind_a_half_whose_message_is_not_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(store={"flush": FlushConfig(sync=True)})
+    sent = scene.send()
+
+    async def story() -> None:
+        disk = SlowDisk(scene, monkeypatch)
+        await gone_while_it_waits(scene, sent, disk)
+        await scene.journal.read_halves(1)
+        saving = asyncio.ensure_future(scene.journal.save_positions())
+        await asyncio.sleep(0)
+        assert scene.positions() == (None, None)
+        disk.may_go_on.set()
+        await asyncio.gather(saving, scene.journal.finish())
+
+    asyncio.run(story())
+    assert scene.positions()[0] == 1
+
+
+def test_a_disk_that_fails_while_a_commit_waits_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(store={"flush": FlushConfig(sync=True)})
+    sent = scene.send()
+
+    async def fails(receipt: AppendedAt) -> None:
+        raise scene.parts.store.fence(OSError(5, "it is broken"))
+
+    monkeypatch.setattr(scene.parts.store, "wait_synced", fails)
+    with pytest.raises(StoreFenced):
+        scene.end(sent, COMMIT)
+    assert scene.ops() == []
 
 
 # --- asking back -----------------------------------------------------------------------------------------------------

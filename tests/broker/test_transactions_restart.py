@@ -86,7 +86,7 @@ def test_a_crash_before_the_end_is_recorded_makes_the_producer_be_asked(monkeypa
     scene = Scene()
     sent = scene.send()
     with monkeypatch.context() as patch:
-        patch.setattr(scene.journal, "record_end", lambda offset, key: None)
+        patch.setattr(scene.journal, "_record_end", lambda offset: None)
         scene.end(sent, COMMIT)
     assert scene.orders() == [b"paid"]
     scene = scene.killed()

@@ -359,12 +359,12 @@ def test_the_tour_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     first = pyromq("try")
     assert first.exit_code == 0, first.output
-    assert "A new store in pyromq-data" in first.stdout
+    assert "A new store in pyromq-tour" in first.stdout
     assert "1 message with key" in first.stdout
-    again = pyromq("try", "pyromq-data")
+    again = pyromq("try", "pyromq-tour")
     assert "it was closed cleanly" in again.stdout
     assert "offsets 0 to 2,499" in again.stdout
-    assert pyromq("store", "verify", "pyromq-data").exit_code == 0
+    assert pyromq("store", "verify", "pyromq-tour").exit_code == 0
 
 
 def test_the_tour_does_not_write_over_a_file(tmp_path: Path) -> None:

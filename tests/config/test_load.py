@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyromq.config import BrokerConfig, NameServerConfig
-from pyromq.config.load import DEFAULT_KV_CONFIG, DEFAULT_STORE, Loaded, load_broker, load_name_server
+from pyromq.config.load import DEFAULT_DATA, DEFAULT_STORE, Loaded, load_broker, load_name_server
 from pyromq.config.rocketmq_keys import BROKER_KEYS, NAME_SERVER_KEYS
 from pyromq.config.rocketmq_names import KNOWN_TO_ROCKETMQ
 from pyromq.errors import ConfigError
@@ -376,9 +376,9 @@ def test_any_bytes_give_settings_or_a_sentence(tmp_path_factory: Any, content: b
 
 
 def test_a_name_servers_file(desk: Desk) -> None:
-    loaded = desk.names("listenPort=9877\nkvConfigPath=/ns/kv.json\norderMessageEnable=false\nclusterTest=false")
+    loaded = desk.names("listenPort=9877\nkvConfigPath=/ns/kv.json\norderMessageEnable=true\nclusterTest=false")
     assert (loaded.config.listen_port, loaded.config.kv_config_path) == (9877, Path("/ns/kv.json"))
-    assert not loaded.config.order_messages_enabled
+    assert loaded.config.order_messages_enabled
     [warning] = loaded.warnings
     assert warning.endswith("change nothing here: clusterTest")
 
@@ -388,7 +388,7 @@ def test_a_name_server_from_toml_environment_and_flags(desk: Desk) -> None:
     environ = {"PYROMQ_NAMESERVER_LISTEN_PORT": "1", "PYROMQ_BROKER_LISTEN_PORT": "2"}
     loaded = load_name_server(None, environ=environ, overrides={"broker_expiry_ms": 7})
     assert (loaded.config.listen_port, loaded.config.broker_expiry_ms) == (1, 7)
-    assert loaded.config.kv_config_path == DEFAULT_KV_CONFIG
+    assert loaded.config.kv_config_path == DEFAULT_DATA / "nameserver-1" / "kvConfig.json"  # one for each port
 
 
 def test_a_brokers_file_given_to_a_name_server_is_warned_about(desk: Desk) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyromq.errors import FilterSyntaxError
-from pyromq.filters.tags import ALL_TAGS, parse_tags
+from pyromq.filters.tags import ALL_TAGS, MAX_LENGTH, MAX_TAGS, parse_tags
 from pyromq.records.java_hash import java_hash
 
 
@@ -50,6 +50,15 @@ def test_tags_are_what_stands_between_bars(text: str, tags: set[str]) -> None:
 def test_only_bars_are_refused(text: str) -> None:
     with pytest.raises(FilterSyntaxError, match="expected a tag"):
         parse_tags(text)
+
+
+def test_an_expression_may_be_long_but_not_endless() -> None:
+    assert len(parse_tags("||".join(map(str, range(MAX_TAGS)))).tags) == MAX_TAGS
+    with pytest.raises(FilterSyntaxError, match="names 4097 tags, the limit is 4096"):
+        parse_tags("||".join(map(str, range(MAX_TAGS + 1))))
+    assert parse_tags("x" * MAX_LENGTH).matches("x" * MAX_LENGTH)
+    with pytest.raises(FilterSyntaxError, match="longer than 65536 characters"):
+        parse_tags("x" * (MAX_LENGTH + 1))
 
 
 def test_a_code_may_be_shared_but_a_tag_is_not() -> None:

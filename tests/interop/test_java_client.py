@@ -85,6 +85,13 @@ def test_a_producer_that_batches_by_itself(java: JavaClient, topic: str) -> None
     assert sorted(map(int, bodies(consumed(java, topic, 50)))) == list(range(50))
 
 
+def test_a_producer_sends_on_the_vip_channel(java: JavaClient, topic: str) -> None:
+    java.create_topic(topic)
+    with java.producer(vipChannelEnabled=True) as producer:
+        [sent] = producer.send(message(topic, "important"))
+    assert sent["status"] == "SEND_OK"
+
+
 def test_a_message_goes_to_the_queue_that_was_chosen(java: JavaClient, topic: str) -> None:
     java.create_topic(topic, queues=4)
     with java.producer() as producer:

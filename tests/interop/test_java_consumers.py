@@ -193,6 +193,19 @@ def test_broadcasting_gives_every_message_to_every_consumer(java: JavaClient, to
         assert numbers(one.nothing_more(20)) == numbers(two.nothing_more(20)) == list(range(20))
 
 
+def test_the_broker_shares_out_the_queues(java: JavaClient, topic: str, group: str) -> None:
+    java.create_topic(topic)
+    broker_decides = {"clientRebalance": False}
+    with java.push(group, everything(topic), set=broker_decides) as one:
+        eventually(one.owned, lambda owned: owned == ALL_FOUR)
+        send(java, numbered(topic, 20))
+        assert numbers(one.received(20)) == list(range(20))
+        with java.push(group, everything(topic), set=broker_decides) as other:
+            eventually(lambda: owners([one, other]), lambda owned: sorted(map(len, owned)) == [2, 2])
+            assert one.owned() | other.owned() == ALL_FOUR
+        eventually(one.owned, lambda owned: owned == ALL_FOUR)
+
+
 # --- Ordered ---------------------------------------------------------------------------------------
 
 

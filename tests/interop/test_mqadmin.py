@@ -189,7 +189,31 @@ def test_write_permission_is_wiped_and_given_back(
     assert '"perm":6' in mqadmin("topicRoute", "-t", topic).replace(" ", "")
 
 
+def test_topics_that_are_made_later_do_not_end_a_wipe(mqadmin: MqAdmin, java: JavaClient, topic: str) -> None:
+    java.create_topic(topic)
+    mqadmin("wipeWritePerm", "-b", BROKER_NAME)
+    try:
+        mqadmin("updateTopic", "-c", CLUSTER_NAME, "-t", f"{topic}-later", "-r", "3", "-w", "3")
+        assert '"perm":4' in mqadmin("topicRoute", "-t", topic).replace(" ", "")
+    finally:
+        mqadmin("addWritePerm", "-b", BROKER_NAME)
+
+
+def test_replication_of_a_lone_master(mqadmin: MqAdmin, cluster: Cluster) -> None:
+    for where in (("-b", cluster.broker_address), ("-c", CLUSTER_NAME)):
+        said = mqadmin("haStatus", *where)
+        assert re.search(r"#MasterAddr\s+" + re.escape(cluster.broker_address), said)
+        assert re.search(r"#InSyncSlaveNum\s+0", said)
+
+
 # --- Groups and their progress ---------------------------------------------------------------------
+
+
+def test_a_group_is_set_to_pull(mqadmin: MqAdmin, java: JavaClient, cluster: Cluster, topic: str, group: str) -> None:
+    java.create_topic(topic)
+    mqadmin("updateSubGroup", "-b", cluster.broker_address, "-g", group)
+    said = mqadmin("setConsumeMode", "-b", cluster.broker_address, "-t", topic, "-g", group, "-m", "PULL")
+    assert f"set consume mode to {cluster.broker_address} success" in said
 
 
 def test_a_group_is_made_shown_and_deleted(mqadmin: MqAdmin, java: JavaClient, cluster: Cluster, group: str) -> None:

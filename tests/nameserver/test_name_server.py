@@ -287,7 +287,7 @@ def test_order_settings_go_to_clients_and_brokers() -> None:
         assert (await here.route("orders")).order_conf == "broker-a:4"
         assert (await here.route("payments")).order_conf is None
 
-    story(tell)
+    story(tell, order_messages_enabled=True)
 
 
 def test_order_settings_can_be_kept_back() -> None:
@@ -296,7 +296,7 @@ def test_order_settings_can_be_kept_back() -> None:
         assert (await here.ok(registration())).body == b""
         assert (await here.route("orders")).order_conf is None
 
-    story(tell, order_messages_enabled=False, return_order_topics=False)
+    story(tell, return_order_topics=False)
 
 
 def test_key_value_settings_survive_a_restart(tmp_path: Path) -> None:
@@ -322,7 +322,7 @@ def test_settings_are_told_in_rocketmq_s_words_and_not_changed_over_the_network(
     async def tell(here: Desk) -> None:
         told = (await here.ok(ask.GetNameServerConfig())).body.decode().splitlines()
         assert "listenPort=0" in told
-        assert "orderMessageEnable=true" in told
+        assert "orderMessageEnable=false" in told, "as RocketMQ has it: stale orders name queues that are gone"
         answer = await here.ask(ask.UpdateNameServerConfig(body=b"kvConfigPath=/etc/passwd\nlistenPort=1\n"))
         assert answer.code == ResponseCode.NO_PERMISSION
         assert "kvConfigPath, listenPort" in (answer.reason or "")

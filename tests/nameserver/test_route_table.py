@@ -264,6 +264,35 @@ def test_writing_is_wiped_and_added_again(story: Story) -> None:
     assert story.permission("payments") == 6
 
 
+def test_what_was_wiped_stays_wiped_when_the_broker_makes_other_topics(story: Story) -> None:
+    story.register(ORDERS)
+    story.table.wipe_write_permission("broker-a")
+    story.register(ORDERS, PAYMENTS, version=2)
+    assert story.permission("orders") == READ_ONLY, "the broker does not know of it, and names its own permission"
+    assert story.permission("payments") == 6, "a topic that was not there has the permission that it was made with"
+    story.table.add_write_permission("broker-a")
+    story.register(ORDERS, PAYMENTS, version=3)
+    assert story.permission("orders") == 6
+
+
+def test_a_wipe_ends_with_the_topic_and_with_the_last_broker_of_the_name(story: Story) -> None:
+    story.register(ORDERS, PAYMENTS)
+    story.table.wipe_write_permission("broker-a")
+    story.table.delete_topic("orders")
+    story.register(ORDERS, PAYMENTS, version=2)
+    assert (story.permission("orders"), story.permission("payments")) == (6, READ_ONLY)
+    story.table.unregister("DefaultCluster", "broker-a", "a:10911")
+    story.register(ORDERS, PAYMENTS, version=3)
+    assert story.permission("payments") == 6
+
+
+def test_a_broker_that_moves_stays_wiped(story: Story) -> None:
+    story.register(ORDERS)
+    story.table.wipe_write_permission("broker-a")
+    story.register(ORDERS, at="elsewhere:1", version=2)
+    assert story.permission("orders") == READ_ONLY
+
+
 def test_a_topic_is_deleted_whole_or_in_one_cluster(story: Story) -> None:
     story.register(ORDERS, cluster="east", name="broker-e", at="e:1")
     story.register(ORDERS, cluster="west", name="broker-w", at="w:1")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from pyromq.model.data_version import DataVersion
-from pyromq.model.topic import TopicConfig
+from pyromq.model.topic import Permission, TopicConfig
 from pyromq.nameserver.route_table import Registration, RouteTable
 from pyromq.wire.bodies.routes import TopicConfigs
 
@@ -133,6 +133,16 @@ class RouteTableMachine(RuleBasedStateMachine):
             assert names == [broker.name for broker in route.brokers]
             routes += len(names)
         assert routes == self.table._routes
+
+    @rule(name=NAMES)
+    def add(self, name: str) -> None:
+        self.table.add_write_permission(name)
+
+    @invariant()
+    def what_is_wiped_is_there_and_cannot_be_written(self) -> None:
+        for broker in self.table._brokers.values():
+            for topic in broker.wiped:
+                assert not self.table._topics[topic][broker.name].permission & Permission.WRITE
 
     @invariant()
     def nothing_is_left_of_connections_without_brokers(self) -> None:

@@ -15,7 +15,7 @@ import pytest
 from net.fakes import LOOPS, frames_in, request, run, turns, until
 from pyromq.clock import ManualClock
 from pyromq.config import LimitsConfig
-from pyromq.errors import CallTimeout, ConfigError, Unreachable
+from pyromq.errors import CallFailed, CallTimeout, ConfigError, Unreachable
 from pyromq.net.client import Client
 from pyromq.net.complaints import LINES_PER_WINDOW
 from pyromq.net.peer import Peer
@@ -166,6 +166,34 @@ def test_an_address_that_is_taken_or_impossible_is_a_sentence(loop: str) -> None
                     await Server(SERVICE.handle).start(host, port)
 
     run(story(), loop)
+
+
+def test_another_port_has_the_same_clients_and_limits(loop: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        async with serving(limits=LimitsConfig(max_connections=2)) as server:
+            port = free_port()
+            assert await server.listen_also(port)
+            assert not await server.listen_also(port)
+            client, other, third = Client(), Client(), Client()
+            for one, at in ((client, port), (other, server.port)):
+                answer = await one.call(f"127.0.0.1:{at}", GetMaxOffset(topic="t", queue_id=3))
+                assert answer.fields == {"offset": "3"}
+            with pytest.raises(CallFailed):
+                await third.call(f"127.0.0.1:{port}", GetMaxOffset(topic="t", queue_id=3))
+            for one in (client, other, third):
+                await one.close()
+        with pytest.raises(Unreachable):
+            await Client().call(f"127.0.0.1:{port}", GetMaxOffset(topic="t", queue_id=3))
+
+    with caplog.at_level(logging.INFO):
+        run(story(), loop)
+    assert "another program listens there; stop it, or choose another port; this port is done without" in caplog.text
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 # --- bad input -------------------------------------------------------------------------------------------------------

@@ -152,3 +152,20 @@ def test_a_lock_is_held_once(disk: OsDisk, tmp_path: Path) -> None:
     lock.release()
     assert disk.lock_holder(path) is None
     disk.lock(path).release()
+
+
+def test_a_moved_directory_makes_way_at_once_for_one_of_its_name(disk: OsDisk, tmp_path: Path) -> None:
+    old = disk.create_mapped(tmp_path / "topic" / "0" / "file", 4096, reserve=False, durable=False)
+    old.buffer[0] = 1
+    disk.move_tree(tmp_path / "topic", tmp_path / "aside" / "1")
+    disk.sync_name(tmp_path / "topic")  # that it is gone
+    new = disk.create_mapped(tmp_path / "topic" / "0" / "file", 4096, reserve=False, durable=False)
+    disk.remove_tree(tmp_path / "aside" / "1")
+    new.sync()
+    assert disk.read_bytes(tmp_path / "topic" / "0" / "file") == bytes(4096)
+    assert old.buffer[0] == 1  # for whoever still reads it
+    with pytest.raises(FileNotFoundError):
+        disk.move_tree(tmp_path / "nowhere", tmp_path / "aside" / "2")
+    assert disk.files_left() > 0
+    old.close()
+    new.close()

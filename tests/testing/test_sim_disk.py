@@ -804,3 +804,34 @@ def test_a_crash_anywhere_in_replaces_leaves_one_of_the_two_next_to_it(
     after = disk.crash(random.Random(data.draw(st.integers(0, 2**32))))
     assert after.read_bytes(CONFIG) in (current, wanted)
     assert disk.kill().read_bytes(CONFIG) == (wanted if step == "replace:sync_dir" else current)
+
+
+# -- moving a directory --------------------------------------------------------------------------------
+
+
+def test_a_directory_that_was_moved_comes_back_by_a_crash_until_its_name_is_synced() -> None:
+    disk, rng = SimDisk(), random.Random(1)
+    old, new = ROOT / "topic" / "0" / "file", ROOT / "staging" / "moved"
+    disk.create_mapped(old, 512, reserve=True).buffer[0] = 1
+    disk.sync_all()
+    disk.move_tree(ROOT / "topic", new)
+    assert disk.names(ROOT) == ["staging"]
+    assert disk.read_bytes(new / "0" / "file")[0] == 1
+    assert {disk.crash(rng).exists(old) for _ in range(50)} == {True, False}
+    fresh = disk.create_mapped(old, 512, reserve=True, durable=False)
+    fresh.buffer[0] = 2
+    disk.sync_name(ROOT / "topic")
+    found = {after.read_bytes(old)[0] for after in (disk.crash(rng) for _ in range(50)) if after.exists(old)}
+    assert found <= {0, 2}
+    fresh.sync()
+    assert disk.crash(rng).read_bytes(old)[0] == 2
+    with pytest.raises(FileNotFoundError):
+        disk.move_tree(ROOT / "nowhere", new)
+
+
+def test_the_name_of_a_directory_that_was_not_moved_is_synced_with_its_parent() -> None:
+    disk, rng = SimDisk(), random.Random(1)
+    file = ROOT / "topic" / "file"
+    disk.create_mapped(file, 512, reserve=True, durable=False)
+    disk.sync_name(file)
+    assert all(disk.crash(rng).exists(file) for _ in range(20))

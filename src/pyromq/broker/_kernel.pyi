@@ -19,7 +19,7 @@ class SendLoop:
         run: LogRun,
         topics: Mapping[bytes, FastTopic],
         store_host: bytes,
-        cluster_property: bytes,
+        stamp: bytes,
         plain_answer: Sequence[bytes],
         keyed_answer: Sequence[bytes],
         max_frame: int,

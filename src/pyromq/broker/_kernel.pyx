@@ -21,7 +21,7 @@ cdef enum:
     ONE_WAY = 2
     TRANSACTION_MASK = 12
     INNER_BATCH = 128
-    # Properties have at most this many bytes; the cluster's name comes to them.
+    # Properties have at most this many bytes; the broker's own come to them.
     MAX_PROPERTIES = 32767
     MAX_UNIQUE_KEY = 256
     # More than everything in an answer but its texts.
@@ -102,7 +102,8 @@ cdef void look_at_properties(const unsigned char* properties, int size, Seen* se
         length = stop - at
         if length:
             if (named(at, length, "DELAY", 5) or named(at, length, "TRAN_MSG", 8) or named(at, length, "POP_CK", 6)
-                    or named(at, length, "CLUSTER", 7) or (length > 6 and memcmp(at, "TIMER_", 6) == 0)):
+                    or named(at, length, "CLUSTER", 7) or named(at, length, "MSG_REGION", 10)
+                    or named(at, length, "TRACE_ON", 8) or (length > 6 and memcmp(at, "TIMER_", 6) == 0)):
                 seen.special = True
             elif named(at, length, "UNIQ_KEY", 8) and length > 9:
                 seen.unique_key = at + 9
@@ -125,7 +126,7 @@ cdef class SendLoop:
     cdef LogRun run
     cdef dict topics
     cdef bytes store_host
-    cdef bytes cluster_property
+    cdef bytes stamp
     cdef tuple plain_answer
     cdef tuple keyed_answer
     cdef Py_ssize_t max_frame
@@ -136,18 +137,18 @@ cdef class SendLoop:
     cdef unsigned char properties[MAX_PROPERTIES + 1024]
     cdef bytearray out
 
-    def __init__(self, LogRun run, dict topics, bytes store_host, bytes cluster_property, plain_answer, keyed_answer,
+    def __init__(self, LogRun run, dict topics, bytes store_host, bytes stamp, plain_answer, keyed_answer,
                  Py_ssize_t max_frame, bint keep_ids):
         """`plain_answer` are the pieces around message id, queue, offset and correlation id; `keyed_answer` the same
         for a message with a unique key, which comes behind the offset."""
         self.run = run
         self.topics = topics
         self.store_host = store_host
-        self.cluster_property = cluster_property
+        self.stamp = stamp
         self.plain_answer = tuple(plain_answer)
         self.keyed_answer = tuple(keyed_answer)
         if (len(self.plain_answer) != 5 or len(self.keyed_answer) != 6 or len(store_host) != 8
-                or len(cluster_property) > 1000 or sum(map(len, self.keyed_answer)) > ANSWER_BYTES - MAX_UNIQUE_KEY - 128):
+                or len(stamp) > 1000 or sum(map(len, self.keyed_answer)) > ANSWER_BYTES - MAX_UNIQUE_KEY - 128):
             raise ValueError("not for the fast path")
         self.id_prefix = store_host.hex().upper().encode()
         self.max_frame = max_frame
@@ -232,8 +233,8 @@ cdef class SendLoop:
         if size and self.properties[size - 1] != 2:
             self.properties[size] = 2
             size += 1
-        memcpy(self.properties + size, <const unsigned char*>self.cluster_property, len(self.cluster_property))
-        size += <int>len(self.cluster_property)
+        memcpy(self.properties + size, <const unsigned char*>self.stamp, len(self.stamp))
+        size += <int>len(self.stamp)
         raw.topic = header.topic
         raw.topic_size = header.topic_size
         raw.properties = self.properties

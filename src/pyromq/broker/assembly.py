@@ -37,6 +37,8 @@ log = logging.getLogger("pyromq.broker")
 EXPIRY_SECONDS = 10.0
 #: A position that no log reaches: waiting for it ends only when the store fails.
 NEVER = 1 << 62
+#: Where clients look for the VIP channel, below the port that they are told.
+VIP_PORTS_BELOW = 2
 
 
 class Broker:
@@ -85,6 +87,7 @@ class Broker:
         await self.server.start(self.config.listen_host, self.config.listen_port)
         client = Client()
         try:
+            await self._listen_for_vips()
             store_host = pack_address(self.config.client_host, self.server.port)
             parts = Parts(settings, self.store, tables, client, self.address, store_host, self.clock, self._rng)
             self.parts, self._service = parts, Service(parts.handlers())
@@ -99,6 +102,12 @@ class Broker:
             await self.server.stop()
             await client.close()
 
+    async def _listen_for_vips(self) -> None:
+        """Clients may choose to send to the port two below, which RocketMQ keeps free of pulls. Here it is the same."""
+        port = self.config.listen_port - VIP_PORTS_BELOW
+        if self.config.vip_channel and port > 0:
+            await self.server.listen_also(port)
+
     async def _stop_serving(self, parts: Parts) -> None:
         await parts.registrar.stop()
         self.server.fast_path = None
@@ -106,6 +115,7 @@ class Broker:
         if parts.fast_sends is not None:
             await parts.fast_sends.settled()
         await self.server.stop()
+        await parts.journal.finish()
 
     @contextlib.asynccontextmanager
     async def _working_beside(self, parts: Parts) -> AsyncIterator[None]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from pyromq.errors import BadRequest
 from pyromq.filters.subscription import Subscription
 from pyromq.net.peer import Peer
 
@@ -20,6 +21,11 @@ Wish = frozenset[tuple[str, str, str]]
 Counted = TypeVar("Counted")
 
 BROADCASTING = "BROADCASTING"
+#: What one connection may be in and ask for, over all its heartbeats: far above what anybody uses, and it takes memory.
+MAX_GROUPS = 1024
+MAX_WANTED_CHARS = 1 << 20
+#: What a subscription takes besides its texts.
+_AROUND_TEXTS = 128
 
 
 @dataclass(slots=True)
@@ -119,24 +125,43 @@ class ConsumerSeen:
     fingerprint: int = 0
 
 
+@dataclass(slots=True)
+class _Belonging:
+    """The groups of a connection, each with the size of what it wants there."""
+
+    sizes: dict[str, int] = field(default_factory=dict)
+    total: int = 0
+
+
 class _GroupsOfPeer:
     """In which groups a connection is: its end must not cost a look at every group."""
 
     def __init__(self) -> None:
-        self._groups: dict[Peer, set[str]] = {}
+        self._groups: dict[Peer, _Belonging] = {}
 
-    def add(self, peer: Peer, group: str) -> None:
-        self._groups.setdefault(peer, set()).add(group)
+    def add(self, peer: Peer, group: str, size: int | None = None) -> None:
+        """Raises BadRequest when it is in very many, or wants very much. No size: that stays what it was."""
+        of_peer = self._groups.get(peer) or _Belonging()
+        before = of_peer.sizes.get(group)
+        if before is None and len(of_peer.sizes) >= MAX_GROUPS:
+            raise BadRequest(f"{peer.address} is in {MAX_GROUPS} groups, and cannot be in {group[:80]!r} as well")
+        more = 0 if size is None else size - (before or 0)
+        if more > 0 and of_peer.total + more > MAX_WANTED_CHARS:
+            raise BadRequest(f"{peer.address} subscribes to more than {MAX_WANTED_CHARS} characters in all")
+        of_peer.sizes[group] = (before or 0) + more
+        of_peer.total += more
+        self._groups[peer] = of_peer
 
     def discard(self, peer: Peer, group: str) -> None:
-        groups = self._groups.get(peer)
-        if groups is not None:
-            groups.discard(group)
-            if not groups:
+        of_peer = self._groups.get(peer)
+        if of_peer is not None:
+            of_peer.total -= of_peer.sizes.pop(group, 0)
+            if not of_peer.sizes:
                 del self._groups[peer]
 
     def of(self, peer: Peer) -> list[str]:
-        return sorted(self._groups.get(peer, ()))
+        of_peer = self._groups.get(peer)
+        return [] if of_peer is None else sorted(of_peer.sizes)
 
 
 class Producers:
@@ -148,11 +173,12 @@ class Producers:
         self._clients: dict[str, dict[Peer, Member]] = {}
 
     def seen(self, group: str, member: Member) -> None:
+        """A heartbeat. Raises BadRequest when the client is in too many groups."""
+        self._of_peer.add(member.peer, group)
         known = self._groups.setdefault(group, {}).get(member.peer)
         if known is not None and known.client_id != member.client_id:
             self._forget_client(known)
         self._groups[group][member.peer] = member
-        self._of_peer.add(member.peer, group)
         self._clients.setdefault(member.client_id, {})[member.peer] = member
 
     def members(self, group: str) -> list[Member]:
@@ -215,13 +241,16 @@ class Consumers:
         return self._groups.get(group)
 
     def seen(self, what: ConsumerSeen, member: Member, now_ms: int) -> bool:
-        """A heartbeat. True: members or subscriptions changed, and the group should know."""
+        """A heartbeat. True: members or subscriptions changed, and the group should know.
+
+        Raises BadRequest when the client is in too many groups, or wants too much.
+        """
+        self._of_peer.add(member.peer, what.group, None if what.subscriptions is None else _size(what.subscriptions))
         group = self._groups.get(what.group)
         if group is None:
             group = self._groups[what.group] = ConsumerGroup(what.group)
         joined = group.put(member)
         before = group.message_model, dict(group.subscriptions)
-        self._of_peer.add(member.peer, group.name)
         group.consume_type, group.message_model = what.consume_type, what.message_model
         group.consume_from = what.consume_from
         changed = False
@@ -265,6 +294,10 @@ class Consumers:
 
     def groups_of_topic(self, topic: str) -> set[str]:
         return {group.name for group in self if topic in group.subscriptions}
+
+
+def _size(subscriptions: Mapping[str, Subscription]) -> int:
+    return sum(len(one.topic) + len(one.expression) + _AROUND_TEXTS for one in subscriptions.values())
 
 
 def _wish(subscriptions: Mapping[str, Subscription]) -> Wish:

@@ -22,7 +22,7 @@ from pyromq.errors import IllegalOffset, PyroMQError
 from pyromq.net.connection import Connection
 from pyromq.store.message_store import MessageStore
 from pyromq.store.queue_cursor import ENTRY
-from pyromq.store.queue_reader import ReadResult, ReadStatus
+from pyromq.store.queue_reader import MAX_ENTRIES_LOOKED_AT, ReadResult, ReadStatus
 from pyromq.store.reader import to_bytes
 from pyromq.wire.command import Command
 from pyromq.wire.compiled import KERNEL as WIRE_KERNEL
@@ -38,6 +38,8 @@ log = logging.getLogger("pyromq.broker")
 
 #: A plan for each consumer and queue; more than that, and all are made anew as they are asked for.
 MAX_PLANS = 20_000
+#: A usual pull has some 300 bytes; longer ones are planned each time, so that nobody fills memory with them.
+MAX_KEY_BYTES = 1024
 #: Stand for the values in the pattern of an answer.
 _NEXT, _LEAST, _LAST, _CORRELATION = 1_111_111_111_111, 2_222_222_222_222, 3_333_333_333_333, 1_444_444_444
 
@@ -62,7 +64,7 @@ class FastPulls:
         self._resets = resets
         self._store = store
         self._statistics = statistics
-        self._plans: dict[bytes, PullPlan | None] = {}
+        self._plans: dict[bytes, PullPlan] = {}
         self._planned_at = consumers.changes
         statistics.before_sample(self.count_up)
 
@@ -74,7 +76,7 @@ class FastPulls:
     def count_up(self) -> None:
         """Tell the statistics what was given out since the last time."""
         for plan in self._plans.values():
-            if plan is not None and plan.pulls:
+            if plan.pulls:
                 self._statistics.got(plan.group, plan.topic, plan.messages, plan.bytes_out, plan.pulls)
                 plan.pulls = plan.messages = plan.bytes_out = 0
 
@@ -96,7 +98,7 @@ class FastPulls:
     def _answer(self, plan: PullPlan, offset: int, correlation_id: int) -> bytes | None:
         """None: there is more to it than giving messages."""
         store, queue = self._store, plan.queue
-        if self._resets:
+        if self._resets.is_pending(plan.group, plan.topic, plan.queue_id):
             return None
         store.catch_up()
         last = queue.max_offset
@@ -111,7 +113,8 @@ class FastPulls:
         if warm is None:
             return None
         return plan.answer(
-            entries, segment.base // ENTRY.size, offset, min(last, segment.end // ENTRY.size),
+            entries, segment.base // ENTRY.size, offset,
+            min(last, segment.end // ENTRY.size, offset + MAX_ENTRIES_LOOKED_AT),
             log_files.start, log_files.file_bytes, log_files.buffers, min(store.marks.readable.value, warm[1]), warm[0],
             queue.min_offset, last, correlation_id,
         )  # fmt: skip
@@ -128,12 +131,15 @@ class FastPulls:
         if self._planned_at != self._consumers.changes or len(self._plans) > MAX_PLANS:
             self._planned_at = self._consumers.changes
             self.forget()
-        if key not in self._plans:
-            self._plans[key] = self._new_plan(data, at, end)
-        return self._plans[key]
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._new_plan(data, at, end)
+            if plan is not None and len(key) <= MAX_KEY_BYTES:
+                self._plans[key] = plan
+        return plan
 
     def _new_plan(self, data: memoryview, at: int, end: int) -> PullPlan | None:
-        """None when every pull like this one is a matter for the ordinary way, at least for now."""
+        """None when this is a matter for the ordinary way; the next one like it may not be."""
         assert KERNEL is not None
         try:
             command = decode_frame(data, at, end)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from pyromq.broker import names
 from pyromq.broker.compiled import KERNEL
 from pyromq.broker.overload import Overload
-from pyromq.broker.receipts import receipt_fields
+from pyromq.broker.receipts import receipt_fields, stamp
 from pyromq.broker.send_loop import FastTopic, SendLoop
 from pyromq.broker.statistics import Statistics
 from pyromq.config import BrokerConfig
@@ -50,6 +50,8 @@ CHOSEN = READABLE
 if KERNEL is not None and STORE_KERNEL is not None:
     CHOSEN = Forms(STORE_KERNEL.LogRun, KERNEL.SendLoop, KERNEL.FastTopic)
 
+#: When topics change again and again, they are looked up so often at most.
+LOOK_UP_SECONDS = 0.05
 #: Stand for the values in the pattern of an answer.
 _ID, _QUEUE, _OFFSET, _KEY, _CORRELATION = "@ID@", 1_111_111_111, 2_222_222_222_222, "@KEY@", 1_333_333_333
 
@@ -86,27 +88,42 @@ class FastSends:
         self._run: Any = self._forms.log_run()
         #: By name; the loop looks here and nowhere else.
         self.topics: dict[bytes, FastTopic] = {}
-        cluster = f"CLUSTER\x01{config().cluster}\x02".encode()
-        self._loop: Any = self._forms.send_loop(
-            self._run, self.topics, store_host, cluster, *answer_patterns(config()),
-            config().limits.max_frame_bytes, self._waits,
-        )  # fmt: skip
+        self._store_host = store_host
+        self._loop: Any = self._new_loop()
         self._held: deque[_Held] = deque()
         self.held_sends = 0
         statistics.before_sample(self.count_up)
         if self._waits:
             store.marks.synced.listen(self._synced)
-        self.topics_changed()
+        self._is_stale = True
+        self._look_up_from = 0.0
+
+    def _new_loop(self) -> Any:
+        config = self._config()
+        return self._forms.send_loop(
+            self._run, self.topics, self._store_host, stamp(config), *answer_patterns(config),
+            config.limits.max_frame_bytes, self._waits,
+        )  # fmt: skip
+
+    def settings_changed(self) -> None:
+        """What every message and answer says of the broker may be something else now."""
+        self._store.close_run()
+        self._loop = self._new_loop()
 
     def topics_changed(self) -> None:
-        """Look again which topics need no decision."""
+        """What was known of topics no longer holds. Until it is looked up again, all sends go the ordinary way."""
         self.count_up()
-        wanted = {topic.name.encode(): _shape(topic) for topic in self._all_topics if _is_plain(topic)}
-        for name in [name for name, known in self.topics.items() if wanted.get(name) != (known.queues, known.flags)]:
-            del self.topics[name]
-        for name, shape in wanted.items():
-            if name not in self.topics:
-                self.topics[name] = self._forms.fast_topic(name, *shape)
+        self.topics.clear()
+        self._is_stale = True
+
+    def _look_up_topics(self) -> None:
+        """Which topics need no decision. It takes time in proportion to their number: not at every change."""
+        self._is_stale = False
+        self._look_up_from = self._store.clock.monotonic() + LOOK_UP_SECONDS
+        for topic in self._all_topics:
+            if _is_plain(topic):
+                name = topic.name.encode()
+                self.topics[name] = self._forms.fast_topic(name, *_shape(topic))
 
     def take(self, data: memoryview, at: int, connection: Connection) -> int:
         """Store and answer the sends at the front; where the first other frame begins."""
@@ -125,6 +142,8 @@ class FastSends:
         """Questions that are asked once for all sends of a turn; False when the ordinary way must say what is wrong."""
         if not self._config().permission & WRITE or self._overload.reason() is not None:
             return False
+        if self._is_stale and self._store.clock.monotonic() >= self._look_up_from:
+            self._look_up_topics()
         return self._store.open_run(self._run)
 
     def count_up(self) -> None:

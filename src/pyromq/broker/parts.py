@@ -11,6 +11,7 @@ from typing import Any
 
 from pyromq.broker import names
 from pyromq.broker.clients import Consumers, Producers
+from pyromq.broker.cluster_queues import ClusterQueues
 from pyromq.broker.compiled import KERNEL
 from pyromq.broker.delays import Delays
 from pyromq.broker.fast_paths import FastPaths
@@ -25,6 +26,7 @@ from pyromq.broker.processors.admin_clients import ClientAdmin
 from pyromq.broker.processors.admin_groups import GroupAdmin
 from pyromq.broker.processors.admin_offsets import OffsetAdmin
 from pyromq.broker.processors.admin_topics import TopicAdmin
+from pyromq.broker.processors.assignment import AssignmentProcessor
 from pyromq.broker.processors.members import MemberProcessor
 from pyromq.broker.processors.offsets import OffsetProcessor
 from pyromq.broker.processors.pull import PullProcessor
@@ -66,7 +68,7 @@ from pyromq.wire.transaction_requests import ResumeCheck
 #: Once these are answered, a crash does not undo them.
 CHANGE_TABLES = (
     ask.UpdateTopic, ask.UpdateTopicList, ask.DeleteTopic, ask.UpdateGroup, ask.UpdateGroupList, ask.DeleteGroup,
-    ask.UpdateForbidden,
+    ask.UpdateForbidden, ask.SetRequestMode,
 )  # fmt: skip
 
 
@@ -134,6 +136,10 @@ class Parts:
         self.fast_pulls = self._fast_pulls()
         self.offsets = OffsetProcessor(self.topics, self.groups, self.progress, store, self.resets)
         self.query = QueryProcessor(store)
+        self.assignment = AssignmentProcessor(
+            self.topics, self.groups, self.consumers, ClusterQueues(config, self.topics, client, clock),
+            tables.request_modes, tables.settings_saver.changed,
+        )  # fmt: skip
         self.reply = ReplyProcessor(config, self.send, self.producers, self.writer, address, clock)
         settings.on_change.append(self._settings_changed)
 
@@ -194,6 +200,8 @@ class Parts:
     def _settings_changed(self, config: BrokerConfig) -> None:
         """Somebody changed settings over the network."""
         self._store.cleaner.retention = config.store.retention
+        if self.fast_sends is not None:
+            self.fast_sends.settings_changed()
         self._plan_anew()
         self._tables.topics.renew()  # what name servers are told of topics depends on settings
         self.topics.add_system_topics(self.delay_levels)
@@ -277,10 +285,11 @@ class Parts:
         )  # fmt: skip
         clients = ClientAdmin(config, self.topics, self.groups, self.producers, self.consumers, store)
         broker = BrokerAdmin(
-            self._settings, self.statistics, info, lambda at_any_hour: store.clean_soon(at_any_hour=at_any_hour)
-        )
+            self._settings, self.statistics, info, lambda at_any_hour: store.clean_soon(at_any_hour=at_any_hour),
+            log_end=lambda: store.marks.appended.value,
+        )  # fmt: skip
         handlers: dict[type[Request], Handler] = {}
-        for part in (topics, groups, offsets, clients, broker):
+        for part in (topics, groups, offsets, clients, broker, self.assignment):
             handlers.update(part.handlers())
         for kind in CHANGE_TABLES:
             handlers[kind] = self._answered_when_saved(handlers[kind])

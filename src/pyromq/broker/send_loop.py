@@ -48,7 +48,12 @@ _LOW, _HIGH = -(2**31), 2**31 - 1
 _VALUE_END = VALUE_END[0]
 
 #: A message with one of these properties needs a decision, or has a key twice; so does one whose name begins so.
-_SPECIAL = frozenset((b"DELAY", b"TRAN_MSG", b"POP_CK", b"CLUSTER", b"UNIQ_KEY", b"KEYS", layout.CRC_PROPERTY_NAME))
+_SPECIAL = frozenset(
+    (
+        *(b"DELAY", b"TRAN_MSG", b"POP_CK", b"CLUSTER", b"MSG_REGION", b"TRACE_ON", b"UNIQ_KEY", b"KEYS"),
+        layout.CRC_PROPERTY_NAME,
+    )
+)
 _TIMER = b"TIMER_"
 _UNIQUE_KEY = b"UNIQ_KEY\x01"
 _KEYS = b"KEYS\x01"
@@ -97,7 +102,7 @@ class SendLoop:
         run: ReadableLogRun,
         topics: Mapping[bytes, FastTopic],
         store_host: bytes,
-        cluster_property: bytes,
+        stamp: bytes,
         plain_answer: Sequence[bytes],
         keyed_answer: Sequence[bytes],
         max_frame: int,
@@ -108,7 +113,7 @@ class SendLoop:
         self._run = run
         self._topics = topics
         self._store_host = store_host
-        self._cluster_property = cluster_property
+        self._stamp = stamp
         message_id = store_host.hex().upper().encode() + b"%016X"
         self._plain_answer = _template(plain_answer, (message_id, b"%d", b"%d", b"%d"))
         self._keyed_answer = _template(keyed_answer, (message_id, b"%d", b"%d", b"%b", b"%d"))
@@ -191,7 +196,7 @@ class SendLoop:
             return None
         if properties and properties[-1] != _VALUE_END:
             properties += VALUE_END
-        return kind, correlation_id, flags, born_ms, properties + self._cluster_property, terms
+        return kind, correlation_id, flags, born_ms, properties + self._stamp, terms
 
     def _make_kind(self, key: object, fields: Fields, names: _Names) -> _Kind | None:
         """Read the fields as those of every request are read; None when they ask for more than to be stored."""

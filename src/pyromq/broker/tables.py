@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
+from pyromq.broker.request_modes import RequestModeTable
 from pyromq.broker.saving import Saver
 from pyromq.clock import Clock
 from pyromq.config import BrokerConfig
@@ -21,9 +22,10 @@ class Tables:
         self.groups = GroupTable(*place)
         self.offsets = ConsumerOffsets(*place)
         self.delays = DelayOffsets(*place)
-        for table in (self.topics, self.groups, self.offsets, self.delays):
+        self.request_modes = RequestModeTable(store.disk, store.paths.config)
+        for table in (self.topics, self.groups, self.offsets, self.delays, self.request_modes):
             table.load()
-        self.settings_saver = Saver(self.topics, self.groups)
+        self.settings_saver = Saver(self.topics, self.groups, self.request_modes)
         self._savers = (
             self.settings_saver,
             Saver(self.offsets, every_ms=config.offsets_flush_interval_ms),

@@ -12,8 +12,10 @@ import contextlib
 import gc
 import logging
 import os
+import shutil
 import signal
 import socket
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import replace
 from importlib.util import find_spec
@@ -32,6 +34,7 @@ from pyromq.errors import ConfigError, PyroMQError
 from pyromq.net.address import shown_address
 
 if TYPE_CHECKING:
+    from pyromq.broker.assembly import Broker
     from pyromq.nameserver.assembly import NameServer
 
 log = logging.getLogger("pyromq")
@@ -199,6 +202,7 @@ def _run(work: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
         import uvloop
 
         factory = uvloop.new_event_loop
+    _keep_standard_streams()
     if os.geteuid() == 0:
         log.info("running as root; a user of its own that may write nothing but the data directory is safer")
     with asyncio.Runner(loop_factory=factory) as runner:
@@ -206,6 +210,15 @@ def _run(work: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             runner.get_loop().add_signal_handler(number, _stop, stop, number)
         runner.run(work(stop))
+
+
+def _keep_standard_streams() -> None:
+    """Whoever started us may have closed them; a socket must not get one of their numbers."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
 
 
 def _stop(stop: asyncio.Event, number: signal.Signals) -> None:
@@ -255,8 +268,9 @@ async def _broker(loaded: Loaded[BrokerConfig], stop: asyncio.Event) -> None:
     config = _reachable(loaded.config)
     _check_directory(config.store.root)
     async with Broker(config).running() as server:
-        log.info("broker %s (version %s) serves on %s", config.name, pyromq.__version__, server.address)
-        _say(f"{READY}: broker {config.name} on {server.address}, store in {config.store.root}")
+        where = _where(server)
+        log.info("broker %s (version %s) serves on %s", config.name, pyromq.__version__, where)
+        _say(f"{READY}: broker {config.name} on {where}, store in {config.store.root}")
         await _until(stop, server.wait_failed())
     log.info("stopped cleanly")
 
@@ -319,6 +333,12 @@ def _warn(warnings: list[str]) -> None:
         log.warning("%s", warning)
 
 
+def _where(server: Broker) -> str:
+    """Where it listens, and where clients are told to come if that is another address."""
+    listens = shown_address(server.config.listen_host, server.server.port)
+    return listens if listens == server.address else f"{listens} (clients are told {server.address})"
+
+
 def _say(*lines: str) -> None:
     """A server goes on when nobody reads what it says: rich turns a closed pipe into the end of the program."""
     console = output.stdout()
@@ -327,8 +347,15 @@ def _say(*lines: str) -> None:
             console.print(escaped(line), soft_wrap=True)
 
 
+def _as_called() -> str:
+    """This program as a shell finds it: it may be in an environment that is on no path."""
+    called = Path(sys.argv[0])
+    return "pyromq" if called.name != "pyromq" or shutil.which("pyromq") else str(called)
+
+
 def _welcome(names: str, broker: str, store: Path) -> None:
     option = "" if names == DEFAULT_NAME_SERVER else f" -n {names}"
+    command = _as_called()
     _say(
         f"{READY} (version {pyromq.__version__})",
         f"  name server  {names}",
@@ -336,8 +363,8 @@ def _welcome(names: str, broker: str, store: Path) -> None:
         f"  data         {store}",
         "",
         "Try it in another terminal:",
-        f'  pyromq send hello "my first message"{option}',
-        f"  pyromq consume hello{option}",
+        f'  {command} send hello "my first message"{option}',
+        f"  {command} consume hello{option}",
         "",
         f"Any RocketMQ client works: its name server address is {names}. Ctrl-C stops.",
     )

@@ -29,7 +29,7 @@ BODY = b'{"user": "someone@example.org", "plan": "free"}'.ljust(512)
 
 
 def tour(
-    directory: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where the store is made.")] = Path("pyromq-data"),
+    directory: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where the store is made.")] = Path("pyromq-tour"),
 ) -> None:
     """A short tour: append a few thousand messages, read them back, see how fast it was.
 

@@ -78,6 +78,9 @@ class BrokerConfig:
     listen_host: str = "127.0.0.1"
     #: The port that is bound. 0: any free one.
     listen_port: int = 10911
+    #: Listen at `listen_port` - 2 as well, where clients with their VIP channel switched on send. A port that cannot be
+    #: had is done without.
+    vip_channel: bool = True
     #: Where clients are told to connect. Not given: `listen_host`.
     advertise_host: str | None = None
     #: Listen where other machines can connect, although there is no authentication.

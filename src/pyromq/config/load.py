@@ -9,7 +9,7 @@ program to log. Relative paths start at the directory that the program was start
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -91,6 +91,9 @@ def load_name_server(
         **flags.given,
     }
     config = _build(NameServerConfig, given)
+    if config.kv_config_path == DEFAULT_KV_CONFIG:
+        # Several may be started in one directory, and each has settings of its own.
+        config = replace(config, kv_config_path=DEFAULT_DATA / f"nameserver-{config.listen_port}" / "kvConfig.json")
     return Loaded(config, file.warnings + _about_listening(config.listen_host), path)
 
 

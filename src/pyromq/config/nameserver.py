@@ -25,8 +25,8 @@ class NameServerConfig:
     scan_interval_ms: int = 5_000
     #: Where key–value settings and the order of ordered topics are kept. Not given: in memory only.
     kv_config_path: Path | None = None
-    #: Give clients the order setting of a topic with its route.
-    order_messages_enabled: bool = True
+    #: Give clients the order setting of a topic with its route. It names queues, so it must be kept up with the topic.
+    order_messages_enabled: bool = False
     #: Answer a registration with the order settings of all topics.
     return_order_topics: bool = True
     #: Answer requests for the list of all topics.

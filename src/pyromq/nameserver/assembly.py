@@ -8,6 +8,7 @@ import logging
 
 from pyromq.clock import Clock, SystemClock
 from pyromq.config import NameServerConfig
+from pyromq.errors import StoreError
 from pyromq.nameserver.kv_config import KvConfig
 from pyromq.nameserver.processors import Processors
 from pyromq.nameserver.route_table import RouteTable
@@ -58,7 +59,10 @@ class NameServer:
                 await self._scanning
             self._scanning = None
         await self._server.stop(self.config.limits.stop_grace_ms / 1000)
-        await self.kv.save()
+        try:
+            await self.kv.save()
+        except StoreError as error:
+            log.error("%s", error)
 
     async def _scan(self) -> None:
         while True:

@@ -91,6 +91,8 @@ class _Broker:
     zone: str | None = None
     acting_master: bool = False
     addresses: dict[int, str] = field(default_factory=dict)
+    #: Topics whose write permission was wiped. The brokers do not know, and go on registering their own permission.
+    wiped: set[str] = field(default_factory=set)
 
     def as_data(self) -> BrokerData:
         return BrokerData(self.cluster, self.name, dict(self.addresses), self.zone, self.acting_master)
@@ -248,6 +250,8 @@ class RouteTable:
                 self._put_mapping(name, broker.name, mapping)
 
     def _put_route(self, topic: str, queues: QueueData) -> None:
+        if topic in self._brokers[queues.broker_name].wiped:
+            queues = replace(queues, permission=_without_write(queues.permission))
         brokers = self._topics.setdefault(topic, {})
         self._routes += queues.broker_name not in brokers
         brokers[queues.broker_name] = queues
@@ -257,6 +261,8 @@ class RouteTable:
         if brokers.pop(broker_name, None) is None:
             return False
         self._routes -= 1
+        if broker_name in self._brokers:
+            self._brokers[broker_name].wiped.discard(topic)
         if not brokers:
             del self._topics[topic]
         mappings = self._mappings.get(topic, {})
@@ -287,10 +293,20 @@ class RouteTable:
         return sum(self._remove_route(topic, name) for name in names)
 
     def wipe_write_permission(self, broker_name: str) -> int:
-        """Let nobody write to the brokers of a name; how many topics that concerns."""
-        return self._change_permissions(broker_name, lambda permission: permission & ~Permission.WRITE)
+        """Let nobody write to the topics that the brokers of a name have now; how many these are.
+
+        It holds until writing is added again or the name is forgotten, whatever its brokers register meanwhile. A topic
+        that they make later is no part of it.
+        """
+        broker = self._brokers.get(broker_name)
+        if broker is not None:
+            broker.wiped.update(topic for topic, brokers in self._topics.items() if broker_name in brokers)
+        return self._change_permissions(broker_name, _without_write)
 
     def add_write_permission(self, broker_name: str) -> int:
+        broker = self._brokers.get(broker_name)
+        if broker is not None:
+            broker.wiped.clear()
         return self._change_permissions(broker_name, lambda _: int(Permission.READ_WRITE))
 
     def _change_permissions(self, broker_name: str, change: _Change) -> int:
@@ -352,7 +368,7 @@ class RouteTable:
             for topic in [one for one, queues in self._topics.items() if broker.name in queues]:
                 self._remove_route(topic, broker.name)
         elif broker.acting_master and broker.addresses and MASTER not in broker.addresses:
-            self.wipe_write_permission(broker.name)
+            self._change_permissions(broker.name, _without_write)  # until there is a master again
 
     def _untie(self, member: Member) -> None:
         addresses = self._by_connection[member.connection]
@@ -413,10 +429,14 @@ def same_version(one: DataVersion, other: DataVersion) -> bool:
     return replace(one, unknown={}) == replace(other, unknown={})
 
 
+def _without_write(permission: int) -> int:
+    return permission & ~Permission.WRITE
+
+
 def _identity(of: Registration | Member) -> tuple[str, int]:
     return of.broker_name, of.broker_id
 
 
 def _queues_of(broker_name: str, topic: TopicConfig, only_reads: bool) -> QueueData:
-    permission = topic.permission & ~Permission.WRITE if only_reads else topic.permission
+    permission = _without_write(topic.permission) if only_reads else topic.permission
     return QueueData(broker_name, topic.read_queues, topic.write_queues, permission, topic.system_flag)

@@ -55,7 +55,7 @@ class Server(Home):
         self._on_disconnect = on_disconnect
         self._per_host: Counter[str] = Counter()
         self._max_connections = self.limits.max_connections
-        self._server: asyncio.Server | None = None
+        self._listening: list[asyncio.Server] = []
         self._housekeeping: asyncio.Task[None] | None = None
         self._emptied = asyncio.Event()
         self._tick_s = self._tick_seconds()
@@ -65,20 +65,33 @@ class Server(Home):
         if not 0 <= port <= MAX_PORT:  # uvloop would take the low 16 bits
             raise ConfigError(f"cannot listen on {host}:{port}: ports are numbers from 0 to {MAX_PORT}")
         self._max_connections = _connections_with_files(self.limits.max_connections)
+        self.host, self.port = host, await self._listen(host, port)
+        self._housekeeping = asyncio.get_running_loop().create_task(self._keep_house())
+
+    async def listen_also(self, port: int) -> bool:
+        """Listen at another port of the same address, for the same clients; False when it cannot be had."""
+        try:
+            await self._listen(self.host, port)
+        except ConfigError as problem:
+            log.info("%s; this port is done without", problem)
+            return False
+        return True
+
+    async def _listen(self, host: str, port: int) -> int:
         loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(lambda: Connection(self), host, port, backlog=1024)
+            listening = await loop.create_server(lambda: Connection(self), host, port, backlog=1024)
         except OSError as error:
             raise ConfigError(f"cannot listen on {host}:{port}: {_why(error)}") from error
-        self.host, self.port = host, self._server.sockets[0].getsockname()[1]
-        self._housekeeping = loop.create_task(self._keep_house())
+        self._listening.append(listening)
+        return int(listening.sockets[0].getsockname()[1])
 
     async def stop(self, grace_s: float | None = None) -> None:
         """Take no more, answer what was taken, close. What is not answered within the grace is dropped."""
         self.stopping = True
         self.handle, self.fast_path = _refuse_because_stopping, None
-        if self._server is not None:
-            self._server.close()
+        for listening in self._listening:
+            listening.close()
         if self._housekeeping is not None:
             self._housekeeping.cancel()
         await self._finish_all(self.limits.stop_grace_ms / 1000 if grace_s is None else grace_s)
@@ -88,8 +101,8 @@ class Server(Home):
             self._emptied.clear()
             await self._emptied.wait()
         self.complaints.settle()
-        if self._server is not None:
-            await self._server.wait_closed()
+        for listening in self._listening:
+            await listening.wait_closed()
 
     async def _finish_all(self, grace_s: float) -> None:
         finishing = [asyncio.ensure_future(connection.finish()) for connection in self.connections]

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from pyromq.errors import NotSupported, PyroMQError
+from pyromq.errors import NotSupported, ProtocolError, PyroMQError
 from pyromq.net.peer import Peer
 from pyromq.wire.codes import ResponseCode, code_name
 from pyromq.wire.command import Command
@@ -52,7 +52,8 @@ class Service:
 def answer_for(error: BaseException, command: Command, peer: Peer) -> Response:
     """The answer that tells the client of an error."""
     if isinstance(error, PyroMQError):
-        log.debug("%s of %s was refused: %s", code_name(command.code), peer.address, error)
+        level = logging.WARNING if isinstance(error, ProtocolError | NotSupported) else logging.DEBUG
+        log.log(level, "%s of %s was refused: %s", code_name(command.code), peer.address, error)
         return refusal(error)
     log.error("%s of %s failed", code_name(command.code), peer.address, exc_info=error)
     return Response(

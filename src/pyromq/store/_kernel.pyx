@@ -369,7 +369,7 @@ cdef const unsigned char* record_of(
     cdef long long position = get64(entry), at
     cdef Py_ssize_t number
     size[0] = <int>get32(entry + 8)
-    if position < view.hot_from or position < view.first_base or size[0] <= 0 or position + size[0] > view.readable:
+    if position < view.hot_from or position < view.first_base or size[0] <= 0 or size[0] > view.readable - position:
         return NULL
     number = (position - view.first_base) // view.segment_bytes
     at = (position - view.first_base) % view.segment_bytes
@@ -504,16 +504,23 @@ def sync_loop(int requests, int answers, int[::1] shared):
     cdef uint64_t word
     with nogil:
         while True:
-            if read(requests, &word, 8) != 8:
-                if errno == EINTR:
-                    continue
-                break
+            if read(requests, &word, 8) == 8:
+                files[1] = 0
+            elif errno == EINTR:
+                continue
+            else:
+                files[1] = errno  # whoever waits must hear that nothing is synced any more
+                files[0] = 0
             if files[0] < 0:
                 break
-            files[1] = 0
             for i in range(files[0]):
-                if fdatasync(files[2 + i]) != 0:
-                    files[1] = errno
+                while fdatasync(files[2 + i]) != 0:
+                    if errno != EINTR:
+                        files[1] = errno
+                        break
+                if files[1]:
                     break
             word = 1
             write(answers, &word, 8)
+            if files[0] == 0:
+                break

@@ -148,6 +148,10 @@ class ConsumeQueue:
         for name in self.files.disk.names(self.files.directory):
             self.files.disk.remove(self.files.directory / name)
         self.files.close()
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Be an empty queue from now on: the files are somebody else's, and close when their last reader is done."""
         self.files.segments = []
         self.files.buffers = []
         self.cursor = QueueCursor()

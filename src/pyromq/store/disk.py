@@ -57,7 +57,7 @@ class MappedFile(Protocol):
         """The whole file. Writable unless it was opened for reading."""
 
     def sync(self) -> None:
-        """Block until every byte written so far is durable. Raises OSError when it is not."""
+        """Block until every byte written so far is durable. Raises OSError when it is not; NotTried: later."""
 
     def reserve(self, start: int, end: int) -> None:
         """Give these bytes real blocks. Raises OSError when there is no room."""
@@ -84,6 +84,13 @@ class MappedFile(Protocol):
         """From here on to the end of the file nothing was ever written: there are only zeroes. At least `start`."""
 
     def close(self) -> None: ...
+
+
+class NotTried(OSError):
+    """A sync that could not begin: what it needed could not be opened. Nothing is lost, and trying again is right.
+
+    After any other error of a sync nobody knows what is on the disk.
+    """
 
 
 class DirectoryLock(Protocol):
@@ -128,6 +135,15 @@ class Disk(Protocol):
         """Fine when it is not there."""
 
     def remove_tree(self, path: Path) -> None: ...
+
+    def move_tree(self, path: Path, target: Path) -> None:
+        """Give a directory another name, at once; durably with the next `sync_name` of the old one. Raises OSError."""
+
+    def sync_name(self, path: Path) -> None:
+        """Make durable what a name stands for now, or that it stands for nothing. Raises OSError, NotTried."""
+
+    def files_left(self) -> int:
+        """How many more files may be opened."""
 
     def usage(self, path: Path) -> Usage: ...
 
@@ -243,7 +259,7 @@ class OsDisk:
 
     def make_dir(self, path: Path) -> None:
         self._make_dir(path)
-        self._sync_name(path)
+        self.sync_name(path)
 
     def _make_dir(self, path: Path) -> None:
         missing = [parent for parent in (path, *path.parents) if not parent.exists()]
@@ -252,13 +268,17 @@ class OsDisk:
                 directory.mkdir()
             self._unsynced.add(directory.parent)
 
-    def _sync_name(self, path: Path) -> None:
+    def sync_name(self, path: Path) -> None:
         """Make a name durable, and those of the directories on the way to it that are new."""
         with self._naming:  # nobody may pass before a directory that another thread is syncing is done
             for directory in path.parents:
                 if directory in self._unsynced:
                     self._unsynced.discard(directory)  # first: another name may come while it is being synced
-                    _sync_directory(directory)
+                    try:
+                        _sync_directory(directory)
+                    except OSError:
+                        self._unsynced.add(directory)
+                        raise
 
     def names(self, path: Path) -> list[str]:
         try:
@@ -286,7 +306,7 @@ class OsDisk:
             os.ftruncate(fd, size)
             if durable:
                 os.fsync(fd)
-            mapped = OsMappedFile(path, fd, writable=True, sync_name=None if durable else self._sync_name)
+            mapped = OsMappedFile(path, fd, writable=True, sync_name=None if durable else self.sync_name)
         except BaseException:
             os.close(fd)
             draft.unlink(missing_ok=True)
@@ -295,7 +315,7 @@ class OsDisk:
             draft.rename(path)
             self._unsynced.add(path.parent)
             if durable:
-                self._sync_name(path)
+                self.sync_name(path)
         except BaseException:
             mapped.close()
             draft.unlink(missing_ok=True)
@@ -333,6 +353,15 @@ class OsDisk:
 
     def remove_tree(self, path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
+
+    def move_tree(self, path: Path, target: Path) -> None:
+        self._make_dir(target.parent)
+        path.rename(target)
+        self._unsynced -= {each for each in list(self._unsynced) if each.is_relative_to(path)}
+        self._unsynced.add(path.parent)
+
+    def files_left(self) -> int:
+        return platform.open_files_left()
 
     def usage(self, path: Path) -> Usage:
         figures = os.statvfs(path)
@@ -387,7 +416,10 @@ def _holder(fd: int) -> int | None:
 
 
 def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise NotTried(error.errno, error.strerror, str(path)) from error
     try:
         os.fsync(fd)
     finally:

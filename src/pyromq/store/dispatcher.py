@@ -143,9 +143,13 @@ class Dispatcher:
             self.gaps += 1
             queue.start_at(offset)
         elif offset < queue.max_offset:
-            if queue.entry(offset) == entry:
+            if queue.entry(offset) != entry:
+                queue.cut(offset)
+            elif not self._is_last_topic(queue, position):
+                queue.cut(offset + 1)
                 return False
-            queue.cut(offset)
+            else:
+                return False
         elif offset - queue.max_offset > MAX_GAP:
             log.error("the message at position %d is in no queue: %s has no offset %d", position, queue.id, offset)
             return False
@@ -157,6 +161,13 @@ class Dispatcher:
             )  # fmt: skip
             queue.skip_to(offset)
         return True
+
+    @staticmethod
+    def _is_last_topic(queue: ConsumeQueue, position: int) -> bool:
+        """Positions grow along a queue. Where its last entry is older than a record of it, a topic was removed and made
+        again since: what is behind belongs to the removed one."""
+        last = queue.entry(queue.max_offset - 1)
+        return last is None or last.is_blank or last.position >= position
 
     # --- key index ---------------------------------------------------------------------------------------------------
 

@@ -71,7 +71,7 @@ class Flusher:
     def sync_now(self) -> None:
         """Sync everything that is appended, on this thread. Raises StoreFenced."""
         if self._thread is not None:
-            self._thread.finish()
+            self._failure = self._thread.finish() or self._failure
         target, timestamp_ms, segments = self._pending()
         if segments:
             try:

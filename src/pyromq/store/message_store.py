@@ -21,11 +21,12 @@ import errno
 import logging
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyromq.clock import Clock, SystemClock
 from pyromq.config import StoreConfig
-from pyromq.errors import CorruptLog, DiskFull, IllegalMessage, StoreClosed, StoreFenced, StoreLocked
+from pyromq.errors import CorruptLog, DiskFull, IllegalMessage, StoreClosed, StoreFenced, StoreLocked, TooManyFiles
 from pyromq.model.message import AppendedAt, Draft
 from pyromq.store import platform
 from pyromq.store.allocator import Allocator, Result, Runner
@@ -68,6 +69,8 @@ MAX_INDEXED_AT_STOP = 256 << 20
 RETRY_SECONDS = 1.0
 #: Room set aside for a start on a full disk: an abort mark, some queue files.
 RESERVE_BYTES = 16 << 20
+#: So many files can still be opened when new queues are refused: the queues that are there need some to go on.
+RESERVED_FILES = 128
 
 
 class _ThreadRunner:
@@ -149,6 +152,8 @@ class MessageStore(StoreReader):
         #: Records below this position were found on disk: they are checked when they are read.
         self._found_below = 0
         self._dispatch_is_due = False
+        #: How many topics were removed: their files get names of their own until they are gone.
+        self._removals = 0
         #: A compiled loop that appends in this turn of the event loop.
         self._run: LogRun | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -343,8 +348,10 @@ class MessageStore(StoreReader):
         """Take over what the loop wrote. Nothing happens when none is open."""
         run, self._run = self._run, None
         if run is not None:
-            self.log.close_run(run)
-            self._grew(run.count)
+            try:
+                self.log.close_run(run)
+            finally:  # what it wrote was acknowledged: whatever happens, it counts
+                self._grew(run.count)
 
     def catch_up(self) -> None:
         """Put everything that was appended in this turn where readers see it, for whoever asks in the same turn."""
@@ -354,6 +361,13 @@ class MessageStore(StoreReader):
 
     def _add_queue(self, draft: Draft) -> None:
         """A queue's first file is there before its first message is in the log. Raises DiskFull."""
+        if self.disk.files_left() < RESERVED_FILES:
+            name = draft.topic.decode(errors="replace")
+            raise TooManyFiles(
+                f"the queue {name}/{draft.queue_id} cannot be made: it needs open files, and this process may open "
+                f"fewer than {RESERVED_FILES} more; raise its limit (ulimit -n) and restart, or use fewer queues. "
+                "Queues that are there go on"
+            )
         queue = self.queues.get_or_create(draft.topic, draft.queue_id)
         try:
             queue.make_room()
@@ -565,19 +579,48 @@ class MessageStore(StoreReader):
         async with self.points.lock:
             await self.cleaner.clean_beside(None, at_any_hour=at_any_hour)
 
-    async def remove_topic(self, topic: str) -> None:
-        """Forget a topic's queues and remove their files. Its messages stay in the log until their time is over."""
+    async def remove_topic(self, topic: str, agreed: Callable[[], bool] = lambda: True) -> bool:
+        """Forget a topic's queues and remove their files. Its messages stay in the log until their time is over.
+
+        `agreed` is called in the very turn in which the queues go: what was appended before belongs to the topic that
+        goes, what is appended later to a new one. When it says no, nothing happens, and False is returned. On return
+        the topic does not come back by a crash. Raises DiskFull, StoreFenced.
+        """
         self._check_open()
         name = to_bytes(topic)
         if not is_safe_topic(name):
             raise IllegalMessage(f"the topic {topic!r} cannot be the name of a directory")
         async with self.points.lock:
-            queues = self.queues.take_topic(name)
-            # First: a recover point that still counts these queues would bring them back after a crash.
-            await self.points.carry_out_beside(self.points.plan(), None)
-            for queue in queues:
-                queue.discard()
-            self.disk.remove_tree(self.paths.queues / name.decode("utf-8", "surrogateescape"))
+            self._check_unfenced()
+            self.dispatch()  # an entry that is still to come would be one of the new topic
+            if not agreed():
+                return False
+            self._removals += 1
+            aside = self.paths.staging / f"removed-{self._removals}"
+            try:
+                self._take_topic(name, aside)
+                await self._forget_below(self.marks.appended.value)
+            except OSError as error:
+                raise DiskFull(f"a crash may still bring the topic {topic} back: {what_to_do(error)}") from error
+            finally:
+                loop = asyncio.get_running_loop()
+                await uninterrupted(loop.run_in_executor(None, self.disk.remove_tree, aside))
+        return True
+
+    def _take_topic(self, name: bytes, aside: Path) -> None:
+        watched = [queue.id for queue in self.queues.of_topic(name) if queue.cursor.awaited is not None]
+        self.queues.take_topic(name, aside)
+        for queue in watched:
+            self.arrivals.watch(queue.topic, queue.number)  # whoever waits is told of the new topic's messages
+
+    async def _forget_below(self, end: int) -> None:
+        """No start looks at the log below a position again. Raises OSError, StoreFenced."""
+        if self._loop is None:
+            self.flush()
+        else:
+            self.flusher.wake()
+            await self.marks.synced.wait(end)
+        await self.points.carry_out_beside(self.points.plan(), None)
 
     def save_recover_point(self) -> None:
         """Sync the queues and note how far everything is, where nothing does so beside. Raises OSError, StoreFenced."""

@@ -144,6 +144,17 @@ def raise_open_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def open_files_left() -> int:
+    """How many more files this process may open, as its own limit says."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    try:
+        lowest_free = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return 0
+    os.close(lowest_free)  # all below it are in use
+    return max(limit - lowest_free, 0) if limit != resource.RLIM_INFINITY else 1 << 30
+
+
 _ADVICE = {
     errno.ENOSPC: "make room on the disk and sending goes on by itself",
     errno.EDQUOT: "make room on the disk and sending goes on by itself",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,6 +31,8 @@ class QueueTable:
         self._queues: dict[bytes, ConsumeQueue] = {}
         #: The same queues' writing ends, for the loops that fill them.
         self.cursors: dict[bytes, QueueCursor] = {}
+        #: Directories that were moved away, which a crash may still bring back.
+        self._moved: set[Path] = set()
 
     def load(self, log_start: int = 0) -> None:
         """Every queue that has a directory."""
@@ -73,12 +76,22 @@ class QueueTable:
     def topics(self) -> list[str]:
         return sorted({queue.id.topic for queue in self})
 
-    def take_topic(self, topic: bytes) -> list[ConsumeQueue]:
-        """Forget a topic's queues. Their files stay for the caller to remove."""
-        queues = self.of_topic(topic)
-        for queue in queues:
+    def take_topic(self, topic: bytes, aside: Path) -> None:
+        """Forget a topic's queues, and move their files elsewhere at once: a topic of the same name begins in a new
+        directory, which nobody who removes the old files can touch. Raises OSError; then nothing has changed."""
+        directory = self._directory / topic.decode("utf-8", "surrogateescape")
+        with contextlib.suppress(FileNotFoundError):
+            self._disk.move_tree(directory, aside)
+            self._moved.add(directory)
+        for queue in self.of_topic(topic):
             self.forget(queue)
-        return queues
+            queue.let_go()
+
+    def sync_removals(self) -> None:
+        """Make sure that no crash brings back what was taken. May run on another thread. Raises OSError."""
+        for directory in list(self._moved):
+            self._disk.sync_name(directory)
+            self._moved.discard(directory)
 
     def discard(self, queue: ConsumeQueue) -> None:
         """Throw a queue's entries away, to be built again from the log."""

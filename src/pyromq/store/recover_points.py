@@ -1,10 +1,12 @@
 """Keeps the recover point moving: how much a restart has to scan.
 
-A recover point is three steps, in this order: sync the queues, sync index files that are full, write the point. What it
-says was on the disk before it said so. Decided on the store's thread (`plan`), carried out on any (`write`).
+A recover point is three steps, in this order: sync the queues, and that removed ones are gone; sync index files that
+are full; write the point. What it says was on the disk before it said so. Decided on the store's thread (`plan`),
+carried out on any (`write`).
 
 A sync that fails fences the store here too: the system may drop the pages and report success the next time, and a
-point that moved over lost queue entries would hide messages.
+point that moved over lost queue entries would hide messages. A sync that could not even begin, for want of open files,
+promised nothing and lost nothing: the last point holds, and the next attempt makes up for it.
 """
 
 from __future__ import annotations
@@ -23,9 +25,11 @@ from pyromq.store.beside import end_if_cancelled, uninterrupted
 from pyromq.store.checkpoint import Checkpoint, CheckpointFile, RecoverPoint, RecoverPointFile
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.consume_queue import ConsumeQueue
+from pyromq.store.disk import NotTried
 from pyromq.store.dispatcher import Dispatcher
 from pyromq.store.flusher import Flusher
 from pyromq.store.key_index import IndexFile, KeyIndex
+from pyromq.store.platform import what_to_do
 from pyromq.store.queue_table import QueueTable
 from pyromq.store.watermarks import Watermarks
 
@@ -81,6 +85,8 @@ class RecoverPoints:
         #: Held while a point is being written: retention writes one too.
         self.lock = asyncio.Lock()
         self.current = RecoverPoint()
+        #: The last attempt failed, and the log says so.
+        self._in_trouble = False
 
     def save(self, *, clean: bool = False) -> None:
         """Now, on this thread. Raises OSError when the point's own file cannot be written, StoreFenced."""
@@ -156,12 +162,15 @@ class RecoverPoints:
         return position + size
 
     def write(self, plan: Plan) -> None:
-        """Raises SyncFailed, or OSError when the point's own files cannot be made."""
+        """Raises SyncFailed; or OSError when the point's own files cannot be made, or a sync could not begin."""
         try:
+            self._queues.sync_removals()
             for queue, offset in plan.queues:
                 queue.sync(offset)
             for file in plan.index_files:
                 file.sync()
+        except NotTried:
+            raise
         except OSError as error:
             raise SyncFailed(error) from error
         self._point_file.save(plan.point)
@@ -180,8 +189,16 @@ class RecoverPoints:
                     continue
                 try:
                     await self.carry_out_beside(plan, executor)
+                    self._in_trouble = False
                     continue
                 except OSError as error:
                     end_if_cancelled()
-                    log.warning("the recover point could not be written, the last one still holds: %s", error)
+                    self._tell(error)
             await asyncio.sleep(RETRY_SECONDS)
+
+    def _tell(self, error: OSError) -> None:
+        """Once, however long it lasts."""
+        if not self._in_trouble:
+            why = what_to_do(error)
+            log.warning("the recover point could not be written, the last one still holds; trying again: %s", why)
+        self._in_trouble = True

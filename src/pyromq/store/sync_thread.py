@@ -44,18 +44,24 @@ class SyncThread:
     def sync(self, files: Sequence[int]) -> asyncio.Future[None]:
         """Have these descriptors synced, in this order; the future ends with OSError when one could not be."""
         assert self._done is None, "one sync at a time"
-        assert len(files) <= MAX_FILES
+        assert 0 < len(files) <= MAX_FILES
         self._shared[0] = len(files)
         self._shared[2 : 2 + len(files)] = array("i", files)
         self._done = self._loop.create_future()
         os.write(self._requests, _ONE)
         return self._done
 
-    def finish(self) -> None:
-        """Wait here for a sync that is under way: the loop's own thread wants to sync by itself."""
-        if self._done is not None:
-            select.select([self._answers], [], [])
-            self._answered()
+    def finish(self) -> OSError | None:
+        """Wait here for a sync that is under way, because the loop's own thread wants to sync by itself; what it failed
+        with, if it did."""
+        if self._done is None:
+            return None
+        waiting = select.poll()
+        waiting.register(self._answers, select.POLLIN)
+        waiting.poll()
+        self._answered()
+        error = self._shared[1]
+        return OSError(error, os.strerror(error)) if error else None
 
     def _answered(self) -> None:
         try:

@@ -19,6 +19,7 @@ The fault model, which is harsher than any one file system:
   draft beside the old one (`.tmp`): empty, with sectors missing, or complete.
 - *remove* is durable once a later create, replace or make_dir has synced the same directory. Until then each
   file may come back, with the bytes that were durable or on their way.
+- *move_tree* is a remove and a create of each file, durable with `sync_name`.
 - *A process kill* loses no bytes, but what was not synced stays so: a power cut later may still take it.
 - *Not modelled*: sectors torn inside, synced bytes that go bad by themselves (order it with `flip_bits` and
   `plant`), drafts in a staging directory, and room taken by writing into a hole that was never reserved.
@@ -158,12 +159,15 @@ class SimDisk:
         self.capacity_bytes = capacity_bytes
         #: True: there is no room, however large the disk is.
         self.full = False
+        #: How many more files a program may open; nothing counts them.
+        self.open_files_left = 1 << 20
         #: Files that pretend not to be in memory.
         self.cold: set[Path] = set()
         #: Called before each step of an operation, with its name and path. What it raises, the operation
         #: raises; `PowerCut` stops the disk for good: it stays as it was then, whatever the program does on
         #: its way out. Steps: create, sync, reserve, remove, replace:write (the draft is being written),
-        #: replace:rename (it is complete), replace:sync_dir (the new file has the name, not yet durably).
+        #: replace:rename (it is complete), replace:sync_dir (the new file has the name, not yet durably), move,
+        #: sync_name.
         self.on_operation: Callable[[str, Path], None] | None = None
         self._clock = clock or ManualClock()
         self._pid = os.getpid() if pid is None else pid
@@ -171,6 +175,8 @@ class SimDisk:
         self._unsynced_names: dict[Path, _NameHistory] = {}
         self._failures: list[tuple[Callable[[Path], bool], OSError]] = []
         self._held: set[Path] = set()
+        #: Directories that were moved away, and when, until that is durable.
+        self._moved: dict[Path, int] = {}
         self._moment = 0
         self._power = True
         # Syncs come from flush threads: a mark in the middle of one would take synced sectors for stale ones.
@@ -257,6 +263,35 @@ class SimDisk:
             self._rename(each, None)
         if self._names.get(path) is _FOLDER:
             self._rename(path, None)
+
+    def move_tree(self, path: Path, target: Path) -> None:
+        self._step("move", path)
+        if self._names.get(path) is not _FOLDER:
+            raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        self.make_dir(target)
+        with self._guard:
+            for name, each in self._below(path):
+                entry = self._names[each]
+                self._rename(each, None)
+                self._rename(target / name, entry)
+            self._rename(path, None)
+            self._moved[path] = self._next_moment()
+
+    def sync_name(self, path: Path) -> None:
+        self._step("sync_name", path)
+        with self._guard:
+            moment = self._moved.pop(path, None)
+            inside = [each for each in self._unsynced_names if moment is not None and path in each.parents]
+            for each in inside:
+                # It was in the directory that has moved away: only what came into a new one may still be lost.
+                versions = [version for version in self._unsynced_names[each].versions if version[0] > (moment or 0)]
+                self._unsynced_names[each] = _NameHistory(None, versions)
+                if not versions:
+                    del self._unsynced_names[each]
+            self._settle(path.parent)
+
+    def files_left(self) -> int:
+        return self.open_files_left
 
     def usage(self, path: Path) -> Usage:
         used = self.capacity_bytes if self.full else min(self._used(), self.capacity_bytes)

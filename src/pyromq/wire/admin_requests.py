@@ -339,6 +339,28 @@ class AskConsumerStatus(Request):
     group: str = text("group")
 
 
+# --- who consumes what -----------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, kw_only=True)
+class QueryAssignment(Request):
+    """Which queues of a topic are this consumer's? The body has who asks and for what."""
+
+    CODE = RequestCode.QUERY_ASSIGNMENT
+
+
+@dataclass(slots=True, kw_only=True)
+class SetRequestMode(Request):
+    """Shall a group pull or pop a topic? The body has it."""
+
+    CODE = RequestCode.SET_MESSAGE_REQUEST_MODE
+
+
+@dataclass(slots=True, kw_only=True)
+class GetRequestModes(Request):
+    CODE = RequestCode.GET_ALL_MESSAGE_REQUEST_MODE
+
+
 # --- figures and settings --------------------------------------------------------------------------------------------
 
 
@@ -353,6 +375,13 @@ class ViewStats(Request):
 
     name: str = text("statsName")
     key: str = text("statsKey")
+
+
+@dataclass(slots=True, kw_only=True)
+class GetReplication(Request):
+    """How far are the copies of this broker?"""
+
+    CODE = RequestCode.GET_BROKER_HA_STATUS
 
 
 @dataclass(slots=True, kw_only=True)
@@ -380,5 +409,5 @@ register(
     DeleteGroup, UpdateForbidden, GetConsumeStats, GetBrokerConsumeStats, GetAllOffsets, GetAllDelayOffsets,
     ResetOffset, QueryCorrectionOffset, CloneOffsets, GetConsumerConnections, GetProducerConnections, GetAllProducers,
     GetRunningInfo, ConsumeDirectly, GetConsumerStatus, AskConsumerStatus, GetRuntimeInfo, ViewStats, GetBrokerConfig,
-    UpdateBrokerConfig,
+    UpdateBrokerConfig, QueryAssignment, SetRequestMode, GetRequestModes, GetReplication,
 )  # fmt: skip

@@ -14,6 +14,7 @@ from pyromq.errors import BadRequest, ServiceError
 from pyromq.net.peer import Peer
 from pyromq.net.service import Handler
 from pyromq.wire import admin_requests as ask
+from pyromq.wire.bodies.replication import encode_lone_master
 from pyromq.wire.bodies.routes import encode_data_version, encode_kv_table
 from pyromq.wire.bodies.stats import encode_rates
 from pyromq.wire.requests import Request
@@ -34,15 +35,18 @@ class BrokerAdmin:
         statistics: Statistics,
         runtime_info: Callable[[], Mapping[str, str]],
         clean_now: CleanNow,
+        log_end: Callable[[], int],
     ) -> None:
         self._settings = settings
         self._statistics = statistics
         self._runtime_info = runtime_info
         self._clean_now = clean_now
+        self._log_end = log_end
 
     def handlers(self) -> Mapping[type[Request], Handler]:
         return {
             ask.GetRuntimeInfo: self.runtime_info,
+            ask.GetReplication: self.replication,
             ask.ViewStats: self.view_stats,
             ask.GetBrokerConfig: self.get_config,
             ask.UpdateBrokerConfig: self.update_config,
@@ -53,6 +57,9 @@ class BrokerAdmin:
 
     def runtime_info(self, request: ask.GetRuntimeInfo, peer: Peer) -> Response:
         return Response(body=encode_kv_table(self._runtime_info()))
+
+    def replication(self, request: ask.GetReplication, peer: Peer) -> Response:
+        return Response(body=encode_lone_master(self._log_end()))
 
     def view_stats(self, request: ask.ViewStats, peer: Peer) -> Response:
         rates = self._statistics.rates(request.name, request.key)

@@ -6,9 +6,11 @@ who asked for it.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from pyromq.broker import names
 from pyromq.broker.attributes import changed_topic_attributes, parse_changes
@@ -20,11 +22,12 @@ from pyromq.broker.resets import Resets
 from pyromq.broker.statistics import Statistics
 from pyromq.broker.topics import MAX_QUEUES, Topics
 from pyromq.config import BrokerConfig
-from pyromq.errors import BadRequest, IllegalMessage, NotFound, ServiceError
+from pyromq.errors import BadRequest, IllegalMessage, NotFound, NotNow, ServiceError
 from pyromq.model.topic import Permission, TopicConfig
 from pyromq.net.peer import Peer
 from pyromq.net.service import Handler
 from pyromq.store.message_store import MessageStore
+from pyromq.store.platform import what_to_do
 from pyromq.store.queue_table import is_safe_topic
 from pyromq.store.reader import to_bytes
 from pyromq.wire import admin_requests as ask
@@ -137,20 +140,30 @@ class TopicAdmin:
         return [name for name in newer + older if self._topics.get(name) is not None]
 
     async def _remove(self, topic: str) -> None:
-        self._store.dispatch()  # an entry that is still to come would bring its queue back
+        """Whoever sends to it goes on until its queues are taken; then it is all gone at once, or made anew by them."""
+        await self._store.remove_topic(topic, lambda: self._forget(topic))
+        try:
+            await asyncio.to_thread(self._progress.offsets.save)
+        except OSError as error:
+            raise NotNow(f"progress cannot be written now, and is tried again: {what_to_do(error)}") from error
+
+    def _forget(self, topic: str) -> bool:
         self._topics.remove(topic)
         self._progress.offsets.forget_topic(topic)
         self._resets.forget_topic(topic)
         self._statistics.forget_topic(topic)
-        await self._store.remove_topic(topic)
+        return True
 
     async def clean_unused(self, request: ask.CleanUnusedTopics, peer: Peer) -> Response:
         """Remove the queues of topics that are no longer there."""
         for topic in self._store.queues.topics():
-            if self._topics.get(topic) is None and not self._is_system(topic):
+            # Asked again when its turn has come: somebody may have made it meanwhile.
+            if self._is_unused(topic) and await self._store.remove_topic(topic, partial(self._is_unused, topic)):
                 log.warning("%s had the queues of %s removed, which is no topic any more", peer.address, topic)
-                await self._store.remove_topic(topic)
         return Response()
+
+    def _is_unused(self, topic: str) -> bool:
+        return self._topics.get(topic) is None and not self._is_system(topic)
 
     def _is_system(self, topic: str) -> bool:
         return names.is_system_topic(topic) or topic in self._own_topics()

@@ -30,7 +30,7 @@ from pyromq.model.json_form import from_json
 from pyromq.model.lenient_json import loads
 from pyromq.net.peer import Peer
 from pyromq.wire.bodies.heartbeat import ConsumerData, HeartbeatData, SubscriptionData, decode_heartbeat
-from pyromq.wire.bodies.locks import decode_lock_request, encode_locked
+from pyromq.wire.bodies.locks import MessageQueue, decode_lock_request, encode_locked
 from pyromq.wire.codes import ResponseCode
 from pyromq.wire.requests import (
     CheckClientConfig,
@@ -50,6 +50,8 @@ SMALL_GROUP = 64
 #: Of larger groups, how long changes are gathered. Members look by themselves every 20 s.
 SECONDS_PER_MEMBER = 0.001
 MAX_NOTICE_SECONDS = 5.0
+#: Of what members want, how much a line of the log repeats.
+SHOWN_WISHES = 10
 
 
 class MemberProcessor:
@@ -80,21 +82,27 @@ class MemberProcessor:
     # --- coming and going --------------------------------------------------------------------------------------------
 
     def heartbeat(self, request: Heartbeat, peer: Peer) -> Response:
-        """Each group by itself: what is wrong with one is no reason to forget the others. Raises FilterSyntaxError."""
+        """Each group by itself: what is wrong with one is no reason to forget the others.
+
+        Raises FilterSyntaxError, BadRequest.
+        """
         data = decode_heartbeat(request.body)
         now_ms = self._clock.now_ms()
         assert request.command is not None
         member = Member(peer, data.client_id, request.command.language, request.command.version, now_ms)
+        wrong: FilterSyntaxError | BadRequest | None = None
         for group in data.producer_groups:
-            self._producers.seen(group, member)
+            try:
+                self._producers.seen(group, member)
+            except BadRequest as problem:
+                wrong = problem
         # The first form of the heartbeat brings the subscriptions each time, and is told to go on so.
         is_to_tell_all = data.fingerprint == 0
-        wrong: FilterSyntaxError | None = None
         for consumer in data.consumers:
             is_to_tell_all |= self._is_news(data, consumer)
             try:
                 self._consumer_seen(data, consumer, member)
-            except FilterSyntaxError as problem:
+            except (FilterSyntaxError, BadRequest) as problem:
                 wrong = problem
             except (GroupNotFound, IllegalMessage) as problem:  # its pulls are refused with the same reason
                 log.warning("%s (%s) is no member of %s: %s", data.client_id, peer.address, consumer.group, problem)
@@ -219,14 +227,24 @@ class MemberProcessor:
     # --- locks -------------------------------------------------------------------------------------------------------
 
     def lock(self, request: LockQueues, peer: Peer) -> Response:
+        """A queue that is not here is not among those that were locked. Raises BadRequest, GroupNotFound."""
         wanted = decode_lock_request(request.body)
+        self._groups.require(wanted.group)
         now_ms, expiry_ms = self._lock_time_ms(), self._config().queue_lock_expiry_ms
         got = [
             queue
             for queue in wanted.queues
-            if self._locks.lock(wanted.group, QueueId(queue.topic, queue.queue_id), wanted.client_id, now_ms, expiry_ms)
+            if (place := self._place(queue)) is not None
+            and self._locks.lock(wanted.group, place, wanted.client_id, now_ms, expiry_ms)
         ]
         return Response(body=encode_locked(got))
+
+    def _place(self, queue: MessageQueue) -> QueueId | None:
+        """None: there is no such queue here."""
+        topic = self._topics.get(queue.topic)
+        if topic is None or not 0 <= queue.queue_id < max(topic.read_queues, topic.write_queues):
+            return None
+        return QueueId(topic.name, queue.queue_id)
 
     def unlock(self, request: UnlockQueues, peer: Peer) -> Response:
         wanted = decode_lock_request(request.body)
@@ -266,7 +284,11 @@ def _difference(group: ConsumerGroup, member: Member) -> str:
 
 
 def _shown(wishes: frozenset[tuple[str, str, str]]) -> str:
-    return ", ".join(f"{topic} ({kind} {expression[:80]!r})" for topic, kind, expression in sorted(wishes)) or "nothing"
+    first = sorted(wishes)[:SHOWN_WISHES]
+    shown = [f"{topic[:255]} ({kind} {expression[:80]!r})" for topic, kind, expression in first]
+    if len(wishes) > len(first):
+        shown.append(f"and {len(wishes) - len(first)} more")
+    return ", ".join(shown) or "nothing"
 
 
 def _subscription_to_check(body: bytes) -> SubscriptionData | None:

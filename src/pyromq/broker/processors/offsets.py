@@ -8,8 +8,9 @@ from pyromq.broker.groups import Groups
 from pyromq.broker.progress import Progress
 from pyromq.broker.resets import Resets
 from pyromq.broker.topics import Topics
-from pyromq.errors import GroupNotFound, NotFound
+from pyromq.errors import BadRequest, GroupNotFound, NotFound
 from pyromq.model.ids import QueueId
+from pyromq.model.topic import TopicConfig
 from pyromq.net.peer import Peer
 from pyromq.store.message_store import MessageStore
 from pyromq.wire.requests import (
@@ -43,14 +44,23 @@ class OffsetProcessor:
         return OffsetAnswer(offset=offset)
 
     def update(self, request: UpdateConsumerOffset, peer: Peer) -> Response:
-        """Raises GroupNotFound, TopicNotFound, IllegalOffset; the progress stays what it was."""
+        """Raises GroupNotFound, TopicNotFound, BadRequest, IllegalOffset; the progress stays what it was."""
         if self._groups.get(request.group) is None:
             raise GroupNotFound(f"Group {request.group} not exist! Its progress cannot be kept: make the group first")
-        self._topics.require(request.topic)
+        topic = self._topics.require(request.topic)
+        if not self._has_queue(topic, request.queue_id):
+            raise BadRequest(f"the topic {topic.name} has no queue {request.queue_id}: no progress is kept for it")
         if self._resets.is_pending(request.group, request.topic, request.queue_id):
             return Response(reason="Offset has been previously reset: the next pull is told where to go on")
         self._progress.commit(request.group, request.topic, request.queue_id, request.offset)
         return Response()
+
+    def _has_queue(self, topic: TopicConfig, queue_id: int) -> bool:
+        """Also one that a topic had before it was made smaller: what is in it is still consumed."""
+        return (
+            0 <= queue_id < max(topic.read_queues, topic.write_queues)
+            or self._store.queues.get(topic.name.encode(), queue_id) is not None
+        )
 
     def search(self, request: SearchOffset, peer: Peer) -> Awaitable[Response]:
         return self._search(request)

@@ -7,6 +7,7 @@ client where to go on.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
@@ -59,8 +60,13 @@ FILTER_MESSAGES = 256
 FILTER_BYTES = 1 << 20
 #: A hold longer than this is cut: clients ask for 15 to 20 s.
 MAX_HOLD_SECONDS = 60.0
-#: Expressions that come with the pull itself are kept so that the next pull finds them ready.
+#: A held pull that saw only messages for others tells its client so after this time.
+TELL_SECONDS = 5.0
+#: Expressions that come with the pull itself are kept so that the next pull finds them ready: many short ones, and a
+#: few of those that may be large, for what is kept is for anybody to fill.
 KEPT_EXPRESSIONS = 512
+SHORT_EXPRESSION = 4096
+KEPT_LONG_EXPRESSIONS = 16
 #: RocketMQ notes what a group is forbidden to do with a topic in the same bits as permissions.
 READ_FORBIDDEN = READ
 
@@ -162,7 +168,10 @@ class PullProcessor:
         if not request.flags & MAY_HOLD or self._holds.is_full:
             return answer
         waiting = _Waiting(self, request, answer)
-        return self._holds.hold(request.topic, request.queue_id, waiting.look, self._hold_seconds(request), waiting.end)
+        waiting.held = self._holds.hold(
+            request.topic, request.queue_id, waiting.look, self._hold_seconds(request), waiting.end
+        )
+        return waiting.held
 
     def _hold_seconds(self, request: PullMessage) -> float:
         config = self._config()
@@ -289,6 +298,8 @@ class _Waiting:
     request: PullMessage
     #: The newest answer that says: nothing.
     nothing: PullResult
+    held: asyncio.Future[Response] | None = None
+    is_telling: bool = False
 
     def look(self) -> Response | None:
         found = self.processor.look_again(self.request)
@@ -297,8 +308,16 @@ class _Waiting:
         if found.code == ResponseCode.PULL_NOT_FOUND or is_for_others:
             self.request.offset = found.next_offset
             self.nothing = found
+            if is_for_others and not self.is_telling:
+                self.is_telling = True
+                asyncio.get_running_loop().call_later(TELL_SECONDS, self.tell)
             return None
         return found
+
+    def tell(self) -> None:
+        """All that came was for others: the client hears how far it is, and does not count it as waiting for it."""
+        if self.held is not None and not self.held.done():
+            self.held.set_result(replace(self.nothing, code=ResponseCode.PULL_RETRY_IMMEDIATELY))
 
     def end(self) -> Response:
         return replace(self.nothing, code=ResponseCode.PULL_NOT_FOUND)
@@ -348,8 +367,18 @@ def _filtered(found: ReadResult, plan: Plan) -> ReadResult:
     return found
 
 
-@lru_cache(KEPT_EXPRESSIONS)
 def _built(expression: str | None, kind: str | None) -> Subscription:
+    is_short = expression is None or len(expression) <= SHORT_EXPRESSION
+    return (_built_short if is_short else _built_long)(expression, kind)
+
+
+@lru_cache(KEPT_EXPRESSIONS)
+def _built_short(expression: str | None, kind: str | None) -> Subscription:
+    return build("", expression, kind, 0)
+
+
+@lru_cache(KEPT_LONG_EXPRESSIONS)
+def _built_long(expression: str | None, kind: str | None) -> Subscription:
     return build("", expression, kind, 0)
 
 

@@ -10,11 +10,12 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from pyromq.broker import names, properties
 from pyromq.broker.groups import Groups
 from pyromq.broker.overload import Overload
-from pyromq.broker.receipts import receipt_fields
+from pyromq.broker.receipts import receipt_fields, stamped
 from pyromq.broker.statistics import Statistics
 from pyromq.broker.topics import Topics
 from pyromq.broker.writer import Writer
@@ -22,6 +23,7 @@ from pyromq.config import BrokerConfig
 from pyromq.config.broker import WRITE
 from pyromq.errors import BadRequest, IllegalMessage, NoPermission, NotNow
 from pyromq.model.group import GroupConfig
+from pyromq.model.ids import LogPosition
 from pyromq.model.message import AppendedAt, Draft, PackedHost
 from pyromq.model.topic import TopicConfig
 from pyromq.net.peer import Peer
@@ -39,6 +41,8 @@ _SENDS_ITS_LIMIT = 121
 #: What a message for an exact time has; one that waited for its time has TIMER_OUT_MS as well.
 _TIMERS = (b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS", b"TIMER_DELIVER_MS")
 _TIMER_PAST = b"TIMER_OUT_MS"
+#: The answer to a batch names all its messages, and has to fit in a header: 7,447 ids of a broker with an IPv4 address.
+MAX_IDS_BYTES = 240 * 1024
 
 
 @dataclass(slots=True)
@@ -86,8 +90,7 @@ class SendProcessor:
         self._delay = delay
         self._rng = rng
         self._in_order = in_order
-        #: Every message carries the name of its cluster: a consumer finds the way of its reply by it.
-        self._cluster = config().cluster.encode()
+        self._max_batch = MAX_IDS_BYTES // len(encode_message_id(store_host, LogPosition(0)) + ",")
 
     def send(self, request: SendMessage, peer: Peer) -> Awaitable[Response] | Response:
         """Raises what the checks find."""
@@ -106,8 +109,6 @@ class SendProcessor:
     def prepare(self, request: SendMessage, peer: Peer) -> Sending:
         """Check everything and make the draft; nothing is stored yet."""
         config = self._config()
-        if not config.permission & WRITE:
-            raise NoPermission(f"the broker {config.name} takes no messages at present (brokerPermission)")
         names.check_may_send(request.topic)
         is_retry = names.is_retry_topic(request.topic)
         if is_retry:
@@ -115,6 +116,9 @@ class SendProcessor:
                 raise IllegalMessage("a batch cannot be sent back to a retry topic: send its messages one by one")
             self._groups.require(request.topic.removeprefix(names.RETRY_PREFIX))
         topic = self._topics.for_sending(request.topic, request.default_topic, request.default_topic_queues)
+        if topic.order and not config.permission & WRITE:
+            # Producers of other topics go on until they see the new route: that is how a broker is emptied.
+            raise NoPermission(f"the broker {config.name} takes no messages at present (brokerPermission)")
         if not topic.writable:
             raise NoPermission(f"the topic {topic.name} may not be written to (its permission is {topic.permission})")
         draft = self._draft(request, topic, peer)
@@ -157,7 +161,7 @@ class SendProcessor:
         if b"TIMER_D" in found:
             _check_no_exact_time(found)
         found = properties.remove(found, properties.POP_RECEIPT)  # it says where the message was, not where it goes
-        return properties.put(found, properties.CLUSTER, self._cluster)
+        return stamped(found, self._config())
 
     def _again_or_dead(self, request: SendMessage, topic: TopicConfig, draft: Draft) -> tuple[TopicConfig, Draft]:
         """A consumer sends a message back to its group; one that failed too often goes to the dead letters.
@@ -176,12 +180,17 @@ class SendProcessor:
 
     def _batch(self, sending: Sending) -> list[Draft]:
         """Each message has properties of its own; those of the request say nothing of them."""
-        drafts = [
-            replace(one, properties=properties.put(one.properties, properties.CLUSTER, self._cluster))
-            for one in split_batch(sending.draft)
-        ]
+        size, limit = len(sending.draft.body), self._config().store.max_body_bytes
+        if size > limit:
+            raise IllegalMessage(f"the batch has {size} bytes, the limit is {limit}: send it in parts")
+        drafts = list(islice(split_batch(sending.draft), self._max_batch + 1))
         if not drafts:
             raise IllegalMessage("the batch holds no message")
+        if len(drafts) > self._max_batch:
+            raise IllegalMessage(
+                f"the batch has more than {self._max_batch} messages, and the answer could not name them all: send it "
+                f"in parts"
+            )
         return drafts
 
     def _append(self, sending: Sending, drafts: list[Draft]) -> Awaitable[Response] | Response:

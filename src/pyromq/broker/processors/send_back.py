@@ -38,6 +38,8 @@ log = logging.getLogger("pyromq.broker")
 
 #: The delay level of the first retry (10 s); the next attempt takes the next level.
 FIRST_RETRY_LEVEL = 3
+#: Where the halves of transactions are, and their ends. Nobody consumes them; a retry would show what is not committed.
+_HALVES = frozenset(name.encode() for name in (names.HALF_TOPIC, names.HALF_DONE_TOPIC, names.CHECKED_TOO_OFTEN_TOPIC))
 
 
 class SendBackProcessor:
@@ -83,10 +85,10 @@ class SendBackProcessor:
         draft = marked(await self._message(request.position), LogPosition(request.position))
         level = retry_level(request, group, draft.reconsume_times)
         again = self._dead(draft, group) if level is None else self._later(draft, group, topic, level)
-        await self._writer.put(
-            self._delay(replace(again, store_host=self._store_host, reconsume_times=draft.reconsume_times + 1))
-        )
+        again = replace(again, store_host=self._store_host, reconsume_times=draft.reconsume_times + 1)
+        (receipt,) = self._writer.append([self._delay(again)])
         self._statistics.sent_back(group.name, draft.topic.decode(), 1)
+        await self._writer.settled(receipt)
         return Response()
 
     async def _message(self, position: int) -> Draft:
@@ -95,7 +97,7 @@ class SendBackProcessor:
             draft = draft_of(await self._store.message_soon(position))
         except OffsetNotFound as missing:
             raise ServiceError(f"look message by offset failed, {position}: {missing}") from None
-        if not has_queue_offset(draft.storage_flags):
+        if draft.topic in _HALVES or not has_queue_offset(draft.storage_flags):
             raise ServiceError(f"look message by offset failed, {position}: it is a half of a transaction")
         return draft
 

@@ -92,13 +92,15 @@ class TransactionProcessor:
         if current is None:
             log.warning("the transaction %s has ended before: it is not ended again (%s)", _name(request), what)
             return Response(reason="the transaction has ended before")
+        if request.decision == FLAG_ROLLED_BACK:
+            self._journal.record_end(current, half.key)
+            return Response()
         try:
-            if request.decision == FLAG_COMMITTED:
-                await self._journal.writer.put(self._divert(forms.committed(view, self._journal.store_host)))
+            (receipt,) = self._journal.writer.append([self._divert(forms.committed(view, self._journal.store_host))])
         except BaseException:
             ledger.release(current)
             raise
-        self._journal.record_end(current, half.key)
+        await self._journal.committed(current, half.key, receipt)
         return Response()
 
     async def _half_of(self, request: EndTransaction) -> tuple[memoryview, Half]:

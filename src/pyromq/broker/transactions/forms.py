@@ -131,10 +131,14 @@ def committed(view: memoryview, store_host: PackedHost) -> Draft:
     draft = draft_of(view)
     topic, queue_id = real_place(draft.properties)
     _, _, _, _, _, _, position, _, _ = layout.HEAD.unpack_from(view)
+    run = draft.properties
+    for name in (properties.REAL_TOPIC, properties.REAL_QUEUE, ORIGIN):  # they were for us alone
+        run = properties.remove(run, name)
     return replace(
         draft,
         topic=topic,
         queue_id=queue_id,
+        properties=run,
         storage_flags=draft.storage_flags & ~layout.FLAG_TRANSACTION_MASK | layout.FLAG_COMMITTED,
         store_host=store_host,
         prepared_position=position,

@@ -1,7 +1,8 @@
 """The ledger of transactions and the store: read at the start, written from then on.
 
 What a crash does: an end is recorded only after the committed message is in the log with the broker's promise, so a
-crash between the two makes a producer be asked once more, and at worst the message come twice; it is never lost. A copy
+crash between the two makes a producer be asked once more, and at worst the message come twice; it is never lost.
+Nothing but a crash comes between the two: that the producer has gone does not end the waiting for the promise. A copy
 of a half and the end of the one it replaces are appended together; if a crash separates them, the copies' common key
 tells. Where a restart goes on is saved only once everything that it relies on is on the disk.
 
@@ -31,6 +32,8 @@ log = logging.getLogger("pyromq.broker")
 READ_MESSAGES = 32
 READ_BYTES = 1 << 20
 SKIP_MESSAGES = 10_000
+#: How long a broker that stops waits for the disk, to record ends.
+STOP_SECONDS = 10.0
 
 
 class Journal:
@@ -50,6 +53,8 @@ class Journal:
         self._found_below = 0
         #: The newest record that what is to be saved relies on.
         self._last: AppendedAt | None = None
+        #: Ends of committed messages that wait for the promise before they are recorded.
+        self._recording: set[asyncio.Task[None]] = set()
 
     # --- the start ---------------------------------------------------------------------------------------------------
 
@@ -136,6 +141,40 @@ class Journal:
     def record_end(self, offset: int, key: Key) -> None:
         """A half has ended: it counts from now on, also when there is no room to record it. Raises StoreFenced."""
         self.ledger.ended(offset, key)
+        self._record_end(offset)
+
+    async def committed(self, offset: int, key: Key, receipt: AppendedAt) -> None:
+        """The message of a half is in the log: the half has ended. Return when the promise holds. Raises StoreFenced.
+
+        Whoever waits here may be cancelled: the half is not open again by that, and its end is recorded all the same.
+        """
+        self.ledger.ended(offset, key)
+        self._last = receipt  # until it is on the disk no saved position may be behind the half
+        if not self.writer.waits:
+            self._record_end(offset)
+            return
+        task = asyncio.get_running_loop().create_task(self._record_end_when_settled(offset, receipt))
+        self._recording.add(task)
+        task.add_done_callback(self._end_recorded)
+        await asyncio.shield(task)
+
+    async def _record_end_when_settled(self, offset: int, receipt: AppendedAt) -> None:
+        await self.writer.settled(receipt)
+        self._record_end(offset)
+
+    def _end_recorded(self, task: asyncio.Task[None]) -> None:
+        self._recording.discard(task)
+        if not task.cancelled():
+            task.exception()  # the store has failed, and whoever waits for it was told
+
+    async def finish(self) -> None:
+        """Before the store is closed: record the ends that wait for the disk, unless that takes too long."""
+        if self._recording:
+            _, late = await asyncio.wait(self._recording, timeout=STOP_SECONDS)
+            for task in late:
+                task.cancel()
+
+    def _record_end(self, offset: int) -> None:
         ((draft, _),) = forms.op_drafts([offset], self._clock.now_ms(), self.store_host)
         try:
             (receipt,) = self.writer.append([draft])

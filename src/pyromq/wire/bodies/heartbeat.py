@@ -1,7 +1,8 @@
 """What a client says of itself every half minute: the groups it is in and what they subscribe to.
 
 Clients differ in what they write; what cannot be understood in one entry is an error of the whole heartbeat, so that
-nobody believes to be subscribed who is not.
+nobody believes to be subscribed who is not. Everything that a client says costs the broker time and memory, so there
+are limits, far above what anybody uses; they are looked at before anything is built.
 """
 
 from __future__ import annotations
@@ -13,16 +14,28 @@ from pyromq.errors import BadRequest, NotJson, WrongShape
 from pyromq.model.json_form import INT64, Json, an_object, from_json, in_json, some_objects, text, true_or_false
 from pyromq.model.lenient_json import loads
 
-#: Groups of one client and topics of one group: far above what anybody uses, and each costs the broker memory.
+#: Of one client, and in one heartbeat.
+MAX_BYTES = 4 << 20
 MAX_GROUPS = 1024
 MAX_SUBSCRIPTIONS = 4096
+#: Of all the expressions together: to parse so many takes about a tenth of a second.
+MAX_EXPRESSION_CHARS = 256 * 1024
+#: The names of groups, clients and topics.
+MAX_NAME = 4096
+
+
+def _name(value: Json) -> str:
+    name = text(value)
+    if len(name) > MAX_NAME:
+        raise WrongShape(f"a name of {len(name)} characters, the limit is {MAX_NAME}")
+    return name
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionData:
     """One topic that a consumer wants."""
 
-    topic: str = field(metadata=in_json("topic", text))
+    topic: str = field(metadata=in_json("topic", _name))
     expression: str | None = field(default=None, metadata=in_json("subString", text))
     kind: str | None = field(default=None, metadata=in_json("expressionType", text))
     version: int = field(default=0, metadata=in_json("subVersion", INT64))
@@ -38,7 +51,7 @@ def _few(value: Json, limit: int, what: str) -> tuple[Mapping[str, Json], ...]:
 
 
 def _subscriptions(value: Json) -> tuple[SubscriptionData, ...]:
-    return tuple(from_json(SubscriptionData, one) for one in _few(value, MAX_SUBSCRIPTIONS, "subscriptions"))
+    return tuple(from_json(SubscriptionData, one) for one in some_objects(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +69,33 @@ class ConsumerData:
 
 
 def _producers(value: Json) -> tuple[str, ...]:
-    return tuple(text(an_object(one).get("groupName")) for one in _few(value, MAX_GROUPS, "producer groups"))
+    return tuple(_name(an_object(one).get("groupName")) for one in _few(value, MAX_GROUPS, "producer groups"))
 
 
 def _consumers(value: Json) -> tuple[ConsumerData, ...]:
-    return tuple(from_json(ConsumerData, one) for one in _few(value, MAX_GROUPS, "consumer groups"))
+    consumers = _few(value, MAX_GROUPS, "consumer groups")
+    _check_subscriptions([each for one in consumers for each in _listed(one.get("subscriptionDataSet"))])
+    return tuple(from_json(ConsumerData, one) for one in consumers)
+
+
+def _listed(value: Json) -> list[Json]:
+    """What is no list is not counted: it is refused when it is read."""
+    return value if isinstance(value, list) else []
+
+
+def _check_subscriptions(found: list[Json]) -> None:
+    """Raise WrongShape where all groups together want too much."""
+    if len(found) > MAX_SUBSCRIPTIONS:
+        raise WrongShape(f"{len(found)} subscriptions, the limit is {MAX_SUBSCRIPTIONS}")
+    expressions = [one.get("subString") for one in found if isinstance(one, dict)]
+    chars = sum(len(expression) for expression in expressions if isinstance(expression, str))
+    if chars > MAX_EXPRESSION_CHARS:
+        raise WrongShape(f"expressions of {chars} characters, the limit for all together is {MAX_EXPRESSION_CHARS}")
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatData:
-    client_id: str = field(metadata=in_json("clientID", text))
+    client_id: str = field(metadata=in_json("clientID", _name))
     producer_groups: tuple[str, ...] = field(default=(), metadata=in_json("producerDataSet", _producers))
     consumers: tuple[ConsumerData, ...] = field(default=(), metadata=in_json("consumerDataSet", _consumers))
     #: Of all subscriptions; a client that knows that the broker has them sends the number alone.
@@ -76,6 +106,8 @@ class HeartbeatData:
 
 def decode_heartbeat(body: bytes) -> HeartbeatData:
     """Raises BadRequest."""
+    if len(body) > MAX_BYTES:
+        raise BadRequest(f"the heartbeat has {len(body)} bytes, the limit is {MAX_BYTES}")
     try:
         return from_json(HeartbeatData, loads(body))
     except (NotJson, WrongShape) as problem:

@@ -11,6 +11,12 @@ from pyromq.errors import BadRequest, NotJson, WrongShape
 from pyromq.model.json_form import INT32, Json, from_json, in_json, some_objects, text, true_or_false
 from pyromq.model.lenient_json import loads
 
+MAX_BYTES = 4 << 20
+#: Queues in one request: four topics of the largest size. More would keep the broker from its work for too long.
+MAX_QUEUES = 16_384
+#: Each lock keeps the id of its holder.
+MAX_CLIENT_ID = 4096
+
 
 @dataclass(frozen=True, slots=True)
 class MessageQueue:
@@ -26,13 +32,23 @@ class MessageQueue:
 
 
 def _queues(value: Json) -> tuple[MessageQueue, ...]:
-    return tuple(from_json(MessageQueue, one) for one in some_objects(value))
+    objects = some_objects(value)
+    if len(objects) > MAX_QUEUES:
+        raise WrongShape(f"{len(objects)} queues, the limit is {MAX_QUEUES}: lock them in parts")
+    return tuple(from_json(MessageQueue, one) for one in objects)
+
+
+def _client_id(value: Json) -> str:
+    client_id = text(value)
+    if len(client_id) > MAX_CLIENT_ID:
+        raise WrongShape(f"a name of {len(client_id)} characters, the limit is {MAX_CLIENT_ID}")
+    return client_id
 
 
 @dataclass(frozen=True, slots=True)
 class LockRequest:
     group: str = field(metadata=in_json("consumerGroup", text))
-    client_id: str = field(metadata=in_json("clientId", text))
+    client_id: str = field(metadata=in_json("clientId", _client_id))
     queues: tuple[MessageQueue, ...] = field(default=(), metadata=in_json("mqSet", _queues))
     only_this_broker: bool = field(default=False, metadata=in_json("onlyThisBroker", true_or_false))
     unknown: Mapping[str, Json] = field(default_factory=dict)
@@ -40,6 +56,8 @@ class LockRequest:
 
 def decode_lock_request(body: bytes) -> LockRequest:
     """Raises BadRequest."""
+    if len(body) > MAX_BYTES:
+        raise BadRequest(f"the list of queues to lock has {len(body)} bytes, the limit is {MAX_BYTES}")
     try:
         return from_json(LockRequest, loads(body))
     except (NotJson, WrongShape) as problem:

@@ -25,7 +25,8 @@ from pyromq.config import NameServerConfig
 from pyromq.nameserver.assembly import NameServer
 
 async def main(port, kv):
-    server = NameServer(NameServerConfig(listen_port=int(port), kv_config_path=Path(kv)))
+    config = NameServerConfig(listen_port=int(port), kv_config_path=Path(kv), order_messages_enabled=True)
+    server = NameServer(config)
     await server.start()
     print("The Name Server boot success", flush=True)
     await asyncio.Event().wait()

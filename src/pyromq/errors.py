@@ -3,6 +3,7 @@
     PyroMQError
     ├── ConfigError                  a setting that cannot be used; names the setting
     ├── IllegalMessage               a message the store must not take: the sender's fault, retrying is no help
+    │   └── IllegalName              a topic or group that cannot be called so
     ├── StoreError
     │   ├── StoreLocked              another process has the directory; names its pid
     │   ├── StoreClosed              used before it was opened or after it was closed
@@ -68,6 +69,12 @@ class IllegalMessage(PyroMQError):
     """A message that breaks a rule of the format: sending it again is no help."""
 
     code = 13  # MESSAGE_ILLEGAL
+
+
+class IllegalName(IllegalMessage):
+    """A topic or group that cannot be called so: its name becomes the name of a directory."""
+
+    code = 29  # INVALID_PARAMETER
 
 
 class StoreError(PyroMQError):

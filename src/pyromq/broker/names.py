@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from pyromq.errors import IllegalMessage, NoPermission
+from pyromq.errors import IllegalName, NoPermission
 
 #: New topics are made after this one.
 DEFAULT_TOPIC = "TBW102"
@@ -69,7 +69,7 @@ def is_system_topic(topic: str) -> bool:
 
 
 def check_topic(topic: str) -> None:
-    """Raise IllegalMessage for what cannot be the name of a topic: it becomes the name of a directory."""
+    """Raise IllegalName for what cannot be the name of a topic: it becomes the name of a directory."""
     limit = MAX_GROUP if topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)) else MAX_TOPIC
     _check(topic, "topic", limit)
 
@@ -80,11 +80,11 @@ def check_group(group: str) -> None:
 
 def _check(name: str, what: str, limit: int) -> None:
     if not name.strip():
-        raise IllegalMessage(f"the name of a {what} must not be empty")
+        raise IllegalName(f"the name of a {what} must not be empty")
     if len(name) > limit:
-        raise IllegalMessage(f"the name of the {what} has {len(name)} characters, the limit is {limit}")
+        raise IllegalName(f"the name of the {what} has {len(name)} characters, the limit is {limit}")
     if _NAME.fullmatch(name) is None:
-        raise IllegalMessage(f"the {what} {name!r} may have only letters, digits, and the characters % | _ -")
+        raise IllegalName(f"the {what} {name!r} may have only letters, digits, and the characters % | _ -")
 
 
 def may_send(topic: str) -> bool:

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from broker.fakes import PEER_HOST, STORE_HOST, FakePeer, Parts
+from pyromq.broker import properties
 from pyromq.broker.delays import Delays
 from pyromq.broker.names import SCHEDULE_TOPIC
-from pyromq.broker.processors.send import MAX_IDS_BYTES, Sending, SendProcessor, is_half, unique_key_of
+from pyromq.broker.processors.send import MAX_IDS_BYTES, Sending, SendProcessor, unique_key_of
 from pyromq.config import FlushConfig, OverloadConfig
 from pyromq.errors import (
     BadRequest,
@@ -36,6 +37,11 @@ from pyromq.wire.codes import RequestCode
 from pyromq.wire.command import Command
 from pyromq.wire.requests import SendMessage
 from pyromq.wire.responses import Response, SendReceipt
+
+
+def is_half(found: bytes) -> bool:
+    return properties.is_true(found, properties.HALF)
+
 
 RETRY, DEAD = "%RETRY%shop", "%DLQ%shop"
 #: What the broker says of itself in every message.

@@ -24,12 +24,10 @@ from pyromq.store.message_store import MessageStore
 from pyromq.store.queue_cursor import ENTRY
 from pyromq.store.queue_reader import MAX_ENTRIES_LOOKED_AT, ReadResult, ReadStatus
 from pyromq.store.reader import to_bytes
-from pyromq.wire.command import Command
+from pyromq.wire.answer_pieces import answer_pieces
 from pyromq.wire.compiled import KERNEL as WIRE_KERNEL
 from pyromq.wire.frames import decode_frame
-from pyromq.wire.header import encode_header
 from pyromq.wire.requests import PullMessage, decode_request
-from pyromq.wire.responses import answer_to
 
 if TYPE_CHECKING:
     from pyromq.broker._kernel import PullPlan
@@ -41,7 +39,7 @@ MAX_PLANS = 20_000
 #: A usual pull has some 300 bytes; longer ones are planned each time, so that nobody fills memory with them.
 MAX_KEY_BYTES = 1024
 #: Stand for the values in the pattern of an answer.
-_NEXT, _LEAST, _LAST, _CORRELATION = 1_111_111_111_111, 2_222_222_222_222, 3_333_333_333_333, 1_444_444_444
+_NEXT, _LEAST, _LAST = 1_111_111_111_111, 2_222_222_222_222, 3_333_333_333_333
 
 
 class FastPulls:
@@ -162,11 +160,4 @@ class FastPulls:
 
 def answer_pattern(plan: Plan) -> list[bytes]:
     """The pieces of an answer's header around its values, as the ordinary encoder writes them."""
-    answer = result(plan, ReadResult(ReadStatus.FOUND, _NEXT, _LEAST, _LAST))
-    rest = encode_header(answer_to(Command(code=0, correlation_id=_CORRELATION), answer))
-    pieces: list[bytes] = []
-    for value in (_NEXT, _LEAST, _LAST, _CORRELATION):
-        piece, found, rest = rest.partition(str(value).encode())
-        assert found, "the answer of a pull has another order of fields"
-        pieces.append(piece)
-    return [*pieces, rest]
+    return answer_pieces(result(plan, ReadResult(ReadStatus.FOUND, _NEXT, _LEAST, _LAST)), _NEXT, _LEAST, _LAST)

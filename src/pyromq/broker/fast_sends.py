@@ -31,9 +31,9 @@ from pyromq.records.layout import FLAG_MULTI_TAGS
 from pyromq.store.compiled import KERNEL as STORE_KERNEL
 from pyromq.store.log_run import ReadableLogRun
 from pyromq.store.message_store import MessageStore
+from pyromq.wire.answer_pieces import answer_pieces
 from pyromq.wire.command import Command
 from pyromq.wire.frames import encode_frame
-from pyromq.wire.header import encode_header
 from pyromq.wire.responses import SendReceipt, answer_to, refusal
 
 
@@ -53,7 +53,7 @@ if KERNEL is not None and STORE_KERNEL is not None:
 #: When topics change again and again, they are looked up so often at most.
 LOOK_UP_SECONDS = 0.05
 #: Stand for the values in the pattern of an answer.
-_ID, _QUEUE, _OFFSET, _KEY, _CORRELATION = "@ID@", 1_111_111_111, 2_222_222_222_222, "@KEY@", 1_333_333_333
+_ID, _QUEUE, _OFFSET, _KEY = "@ID@", 1_111_111_111, 2_222_222_222_222, "@KEY@"
 
 
 @dataclass(slots=True)
@@ -204,10 +204,4 @@ def _pattern(config: BrokerConfig, key: str | None) -> list[bytes]:
     receipt = SendReceipt(
         message_id=_ID, queue_id=_QUEUE, queue_offset=_OFFSET, transaction_id=key, more=receipt_fields(config)
     )
-    rest = encode_header(answer_to(Command(code=0, correlation_id=_CORRELATION), receipt))
-    pieces: list[bytes] = []
-    for value in (_ID, _QUEUE, _OFFSET, *([key] if key else []), _CORRELATION):
-        piece, found, rest = rest.partition(str(value).encode())
-        assert found, "the answer of a send has another order of fields"
-        pieces.append(piece)
-    return [*pieces, rest]
+    return answer_pieces(receipt, _ID, _QUEUE, _OFFSET, *([key] if key else []))

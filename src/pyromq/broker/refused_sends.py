@@ -12,9 +12,8 @@ import struct
 
 from pyromq.broker.overload import Overload, busy
 from pyromq.net.connection import Connection
-from pyromq.wire.command import Command
-from pyromq.wire.header import encode_header
-from pyromq.wire.responses import answer_to, refusal
+from pyromq.wire.answer_pieces import answer_pieces
+from pyromq.wire.responses import refusal
 
 #: Of the rest of the frame; of the header, with its form (0: JSON) in the high byte.
 _LENGTHS = struct.Struct(">II")
@@ -23,8 +22,6 @@ _LENGTHS = struct.Struct(">II")
 _SENDS = (b'{"code":310,', b'{"code":320,', b'{"code":10,')
 _FLAG_NONE = re.compile(rb'"flag":0[,}]')
 _CORRELATION = re.compile(rb'"opaque":(-?[0-9]{1,10})[,}]')
-#: Stands for the correlation id in the pattern of an answer.
-_MARK = 1_333_333_333
 
 
 class RefusedSends:
@@ -38,7 +35,7 @@ class RefusedSends:
         reason = self._overload.reason()
         if reason is None:
             return at
-        before, after = _pattern(reason)
+        before, after = answer_pieces(refusal(busy(reason)))
         answers: list[bytes] = []
         while (found := _send_at(data, at)) is not None:
             at, correlation = found
@@ -62,10 +59,3 @@ def _send_at(data: memoryview, at: int) -> tuple[int, bytes] | None:
     if correlation is None or not header.startswith(_SENDS) or _FLAG_NONE.search(header) is None:
         return None
     return end, correlation[1]
-
-
-def _pattern(reason: str) -> tuple[bytes, bytes]:
-    """The header of the answer, before and behind the correlation id."""
-    header = encode_header(answer_to(Command(code=0, correlation_id=_MARK), refusal(busy(reason))))
-    before, _, after = header.partition(b"%d" % _MARK)
-    return before, after

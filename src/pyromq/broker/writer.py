@@ -5,8 +5,11 @@ Under async flush the promise holds when the message is in the log; under sync f
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 from pyromq.model.message import AppendedAt, Draft
 from pyromq.store.message_store import MessageStore
+from pyromq.wire.responses import Response
 
 
 class Writer:
@@ -32,6 +35,14 @@ class Writer:
             await self._store.wait_synced(receipt)
         finally:
             self.waiting -= 1
+
+    def answer_when_settled(self, receipt: AppendedAt, answer: Response) -> Awaitable[Response] | Response:
+        """The answer, now or once the promise holds for the message."""
+        return self._answer_later(receipt, answer) if self.waits else answer
+
+    async def _answer_later(self, receipt: AppendedAt, answer: Response) -> Response:
+        await self.settled(receipt)
+        return answer
 
     async def put(self, draft: Draft) -> AppendedAt:
         """Append one message and wait for the promise."""

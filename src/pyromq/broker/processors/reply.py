@@ -67,8 +67,7 @@ class ReplyProcessor:
             answer = self._send.receipt(sending, [stored])
         else:
             # Clients cannot read a receipt without these.
-            config = self._config()
-            more = receipt_fields(config)
+            more = receipt_fields(self._config())
             answer = SendReceipt(message_id="0", queue_id=sending.draft.queue_id, queue_offset=0, more=more)
         if problem is not None:
             log.warning("a reply did not reach the one who asked: %s", problem)

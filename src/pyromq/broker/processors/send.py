@@ -110,11 +110,11 @@ class SendProcessor:
         """Check everything and make the draft; nothing is stored yet."""
         config = self._config()
         names.check_may_send(request.topic)
-        is_retry = names.is_retry_topic(request.topic)
-        if is_retry:
+        group = None
+        if names.is_retry_topic(request.topic):
             if request.batch:
                 raise IllegalMessage("a batch cannot be sent back to a retry topic: send its messages one by one")
-            self._groups.require(request.topic.removeprefix(names.RETRY_PREFIX))
+            group = self._groups.require(request.topic.removeprefix(names.RETRY_PREFIX))
         topic = self._topics.for_sending(request.topic, request.default_topic, request.default_topic_queues)
         if topic.order and not config.permission & WRITE:
             # Producers of other topics go on until they see the new route: that is how a broker is emptied.
@@ -122,8 +122,8 @@ class SendProcessor:
         if not topic.writable:
             raise NoPermission(f"the topic {topic.name} may not be written to (its permission is {topic.permission})")
         draft = self._draft(request, topic, peer)
-        if is_retry:
-            topic, draft = self._again_or_dead(request, topic, draft)
+        if group is not None:
+            topic, draft = self._again_or_dead(request, group, topic, draft)
         return Sending(request, topic, draft, unique_key_of(draft.properties))
 
     def _draft(self, request: SendMessage, topic: TopicConfig, peer: Peer) -> Draft:
@@ -163,12 +163,13 @@ class SendProcessor:
         found = properties.remove(found, properties.POP_RECEIPT)  # it says where the message was, not where it goes
         return stamped(found, self._config())
 
-    def _again_or_dead(self, request: SendMessage, topic: TopicConfig, draft: Draft) -> tuple[TopicConfig, Draft]:
+    def _again_or_dead(
+        self, request: SendMessage, group: GroupConfig, topic: TopicConfig, draft: Draft
+    ) -> tuple[TopicConfig, Draft]:
         """A consumer sends a message back to its group; one that failed too often goes to the dead letters.
 
         Those who consume in order try again by themselves, and send back only what they give up.
         """
-        group = self._groups.require(topic.name.removeprefix(names.RETRY_PREFIX))
         if request.reconsume_times <= retry_limit(request, group) and not self._in_order(group.name):
             return topic, draft
         log.info("a message that %s could not consume goes to its dead letters", group.name)
@@ -197,22 +198,22 @@ class SendProcessor:
         receipts = self._writer.append(drafts)
         self._statistics.sent(sending.topic.name, len(drafts), len(sending.request.body))
         answer = self.receipt(sending, receipts)
-        return self._when_settled(receipts[-1], answer) if self._writer.waits else answer
-
-    async def _when_settled(self, receipt: AppendedAt, answer: Response) -> Response:
-        await self._writer.settled(receipt)
-        return answer
+        return self._writer.answer_when_settled(receipts[-1], answer)
 
     def receipt(self, sending: Sending, receipts: list[AppendedAt]) -> SendReceipt:
-        """The answer to a send, with the fields that clients rely on."""
-        ids = [encode_message_id(self._store_host, receipt.position) for receipt in receipts]
-        return SendReceipt(
-            message_id=",".join(ids),
-            queue_id=sending.draft.queue_id,
-            queue_offset=receipts[0].queue_offset,
-            transaction_id=sending.unique_key,
-            more=receipt_fields(self._config()),
-        )
+        return receipt_for(sending, receipts, self._config())
+
+
+def receipt_for(sending: Sending, receipts: list[AppendedAt], config: BrokerConfig) -> SendReceipt:
+    """The answer to a send, with the fields that clients rely on."""
+    ids = [encode_message_id(sending.draft.store_host, receipt.position) for receipt in receipts]
+    return SendReceipt(
+        message_id=",".join(ids),
+        queue_id=sending.draft.queue_id,
+        queue_offset=receipts[0].queue_offset,
+        transaction_id=sending.unique_key,
+        more=receipt_fields(config),
+    )
 
 
 def _check_no_exact_time(found: bytes) -> None:
@@ -221,11 +222,6 @@ def _check_no_exact_time(found: bytes) -> None:
         return
     if any(properties.get(found, name) is not None for name in _TIMERS):
         raise NotNow("messages for a given time are not supported by this broker: use one of the delay levels (DELAY)")
-
-
-def is_half(record_properties: bytes) -> bool:
-    """Does the message ask to be the first half of a transaction?"""
-    return properties.is_true(record_properties, properties.HALF)
 
 
 def unique_key_of(record_properties: bytes) -> str | None:

@@ -11,19 +11,18 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from pyromq.broker import names, properties
-from pyromq.broker.processors.send import Sending
-from pyromq.broker.receipts import receipt_fields
+from pyromq.broker.processors.send import Sending, receipt_for
 from pyromq.broker.transactions import forms
 from pyromq.broker.transactions.journal import Journal
 from pyromq.broker.transactions.ledger import Half
 from pyromq.config import BrokerConfig
 from pyromq.errors import BadRequest, NoPermission, NotFound, OffsetNotFound, PyroMQError
-from pyromq.model.message import AppendedAt, Draft
+from pyromq.model.message import Draft
 from pyromq.net.peer import Peer
 from pyromq.records.layout import FLAG_COMMITTED, FLAG_ROLLED_BACK
-from pyromq.records.message_id import decode_message_id, encode_message_id
+from pyromq.records.message_id import decode_message_id
 from pyromq.wire.requests import EndTransaction
-from pyromq.wire.responses import Response, SendReceipt
+from pyromq.wire.responses import Response
 from pyromq.wire.transaction_requests import ResumeCheck
 
 log = logging.getLogger("pyromq.broker")
@@ -52,23 +51,8 @@ class TransactionProcessor:
         self._divert(draft)  # what could not be committed is refused now
         writer = self._journal.writer
         (receipt,) = writer.append([forms.half_of(draft, sending.request.producer_group)])
-        answer = self._receipt(sending, receipt)
-        return self._when_settled(receipt, answer) if writer.waits else answer
-
-    async def _when_settled(self, receipt: AppendedAt, answer: Response) -> Response:
-        await self._journal.writer.settled(receipt)
-        return answer
-
-    def _receipt(self, sending: Sending, receipt: AppendedAt) -> SendReceipt:
-        """The offset and the id are those of the half: the producer ends the transaction by them."""
-        config = self._config()
-        return SendReceipt(
-            message_id=encode_message_id(sending.draft.store_host, receipt.position),
-            queue_id=sending.draft.queue_id,
-            queue_offset=receipt.queue_offset,
-            transaction_id=sending.unique_key,
-            more=receipt_fields(config),
-        )
+        # The offset and the id are those of the half: the producer ends the transaction by them.
+        return writer.answer_when_settled(receipt, receipt_for(sending, [receipt], config))
 
     # --- end ---------------------------------------------------------------------------------------------------------
 

@@ -8,10 +8,10 @@ from typing import TypeVar
 
 import orjson
 
-from pyromq.errors import BadRequest, NotJson, WrongShape
+from pyromq.errors import WrongShape
 from pyromq.model.json_form import INT32, InJson, Json, JsonObject, a_name, an_object, from_json, in_json, text, to_json
-from pyromq.model.lenient_json import loads
 from pyromq.wire.bodies.locks import MessageQueue
+from pyromq.wire.bodies.reading import read_body
 
 PULL, POP = "PULL", "POP"
 BROADCASTING, CLUSTERING = "BROADCASTING", "CLUSTERING"
@@ -50,19 +50,12 @@ _MODES = "messageRequestModeMap"
 
 def decode_assignment_request(body: bytes) -> AssignmentRequest:
     """Raises BadRequest."""
-    return _decode(AssignmentRequest, body, "the question for queues")
+    return read_body(AssignmentRequest, body, "the question for queues")
 
 
 def decode_request_mode(body: bytes) -> RequestMode:
     """Raises BadRequest."""
-    return _decode(RequestMode, body, "the mode of a group")
-
-
-def _decode(kind: type[Body], body: bytes, what: str) -> Body:
-    try:
-        return from_json(kind, loads(body))
-    except (NotJson, WrongShape) as problem:
-        raise BadRequest(f"{what} cannot be read: {problem}") from None
+    return read_body(RequestMode, body, "the mode of a group")
 
 
 def encode_assignments(queues: Iterable[MessageQueue] | None) -> bytes:

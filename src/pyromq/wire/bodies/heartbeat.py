@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pyromq.errors import BadRequest, NotJson, WrongShape
+from pyromq.errors import WrongShape
 from pyromq.model.json_form import INT64, Json, an_object, from_json, in_json, some_objects, text, true_or_false
-from pyromq.model.lenient_json import loads
+from pyromq.wire.bodies.reading import read_body
 
 #: Of one client, and in one heartbeat.
 MAX_BYTES = 4 << 20
@@ -106,9 +106,4 @@ class HeartbeatData:
 
 def decode_heartbeat(body: bytes) -> HeartbeatData:
     """Raises BadRequest."""
-    if len(body) > MAX_BYTES:
-        raise BadRequest(f"the heartbeat has {len(body)} bytes, the limit is {MAX_BYTES}")
-    try:
-        return from_json(HeartbeatData, loads(body))
-    except (NotJson, WrongShape) as problem:
-        raise BadRequest(f"the heartbeat cannot be read: {problem}") from None
+    return read_body(HeartbeatData, body, "the heartbeat", MAX_BYTES)

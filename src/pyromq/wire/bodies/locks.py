@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from pyromq.errors import BadRequest, NotJson, WrongShape
+from pyromq.errors import WrongShape
 from pyromq.model.json_form import INT32, Json, from_json, in_json, some_objects, text, true_or_false
-from pyromq.model.lenient_json import loads
+from pyromq.wire.bodies.reading import read_body
 
 MAX_BYTES = 4 << 20
 #: Queues in one request: four topics of the largest size. More would keep the broker from its work for too long.
@@ -56,12 +56,7 @@ class LockRequest:
 
 def decode_lock_request(body: bytes) -> LockRequest:
     """Raises BadRequest."""
-    if len(body) > MAX_BYTES:
-        raise BadRequest(f"the list of queues to lock has {len(body)} bytes, the limit is {MAX_BYTES}")
-    try:
-        return from_json(LockRequest, loads(body))
-    except (NotJson, WrongShape) as problem:
-        raise BadRequest(f"the list of queues to lock cannot be read: {problem}") from None
+    return read_body(LockRequest, body, "the list of queues to lock", MAX_BYTES)
 
 
 def encode_locked(queues: Iterable[MessageQueue]) -> bytes:

@@ -15,6 +15,7 @@ from pyromq.model.json_form import InJson, Json, JsonObject, an_object, from_jso
 from pyromq.model.lenient_json import loads
 from pyromq.model.topic import TopicConfig
 from pyromq.wire import fastjson
+from pyromq.wire.bodies.reading import read_body
 
 Config = TypeVar("Config", bound=InJson)
 
@@ -26,10 +27,7 @@ def decode_topics(body: bytes) -> tuple[TopicConfig, ...]:
 
 def decode_group(body: bytes) -> GroupConfig:
     """RocketMQ's SubscriptionGroupConfig."""
-    try:
-        return from_json(GroupConfig, loads(body))
-    except (NotJson, WrongShape) as problem:
-        raise BadRequest(f"the group cannot be read: {problem}") from None
+    return read_body(GroupConfig, body, "the group")
 
 
 def decode_groups(body: bytes) -> tuple[GroupConfig, ...]:

@@ -118,7 +118,7 @@ def test_missing_protection_is_said_aloud(desk: Desk) -> None:
 
 
 def test_every_key_that_rocketmq_knows_is_accepted(desk: Desk) -> None:
-    ours = {key.name for key in BROKER_KEYS} | {"storePathCommitLog"}
+    ours = {key.name for key in BROKER_KEYS}
     loaded = desk.conf(QUIET + "".join(f"{name}=1\n" for name in KNOWN_TO_ROCKETMQ - ours))
     assert len(loaded.warnings) == 1
 
@@ -150,9 +150,11 @@ def test_the_tables_use_names_that_rocketmq_has() -> None:
         ("storePathRootDir=$HOME/store", "write the whole path"),
         ("storePathRootDir=~/store", "write the whole path"),
         ("storePathRootDir=", "it is the path of a file or directory"),
-        ("storePathRootDir=/a\nstorePathCommitLog=/b/log", r"line 2: .*always in /a/commitlog .*move it there"),
-        ("storePathCommitLog=/b/log", "always in pyromq-data/store/commitlog"),
         ("storePathCommitLog=$HOME/log", "write the whole path"),
+        ("\nstorePathCommitLog=/b/log,/c/log", "line 2: .*the log is in one directory here; move the files of all"),
+        ("storePathRootDir=/a\nstorePathCommitLog=/a", r"line 2 \(storePathCommitLog\): .*store directory /a is it or"),
+        ("storePathRootDir=/a/b\nstorePathCommitLog=/a", "store directory /a/b is it or is in it"),
+        ("storePathRootDir=/a\nstorePathCommitLog=/a/index/x", "index of /a is for other files"),
         ("namesrvAddr=10.0.0.1", "an address is host:port, and several are separated by ;"),
         ("bindAddress=0.0.0.0", "line 1 .*there is no authentication"),
         ("brokerName=\\u1", "broker.conf, line 1: "),
@@ -201,7 +203,24 @@ def test_a_programs_own_defaults_give_way_to_everything(desk: Desk) -> None:
 
 def test_a_directory_from_a_flag_goes_with_the_files_own_log_directory(desk: Desk) -> None:
     loaded = desk.conf("storePathRootDir=/a\nstorePathCommitLog=/a/commitlog", **{"store.root": Path("/b")})
-    assert loaded.config.store.root == Path("/b")
+    assert loaded.config.store.log_directory == Path("/b/commitlog")
+
+
+def test_a_log_on_a_disk_of_its_own_stays_there(desk: Desk, tmp_path: Path) -> None:
+    text = "storePathRootDir=/a\nstorePathCommitLog=/fast/log\n"
+    for store in (desk.conf(text).config.store, desk.conf(text, **{"store.root": Path("/b")}).config.store):
+        assert (store.log_directory, store.log_is_apart) == (Path("/fast/log"), True)
+    assert desk.toml('[store]\nroot = "/a"\ncommit_log = "/fast/log"\n').store == desk.conf(text).config.store
+    by_variable = {"PYROMQ_BROKER_STORE__COMMIT_LOG": "/fast/log", "PYROMQ_BROKER_STORE__ROOT": "/a"}
+    assert desk.toml("", by_variable).store.log_directory == Path("/fast/log")
+
+
+def test_a_log_directory_that_is_the_usual_one_by_another_name_is_not_apart(desk: Desk, tmp_path: Path) -> None:
+    (tmp_path / "store" / "commitlog").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "store" / "commitlog")
+    for name in (tmp_path / "link", f"{tmp_path}/store/../store/commitlog/", ""):
+        store = desk.conf(f"storePathRootDir={tmp_path}/store\nstorePathCommitLog={name}\n").config.store
+        assert not store.log_is_apart
 
 
 def test_an_address_that_clients_cannot_reach_is_warned_about(desk: Desk) -> None:
@@ -252,9 +271,10 @@ def test_toml_has_the_names_of_the_dataclasses(desk: Desk) -> None:
         ('nmae = "x"', r"broker.toml, line 1: there is no setting nmae; did you mean name\?"),
         ("listenPort = 1", "listenPort is RocketMQ's name for listen_port"),
         (
-            "[store.flush]\nsink = true",
-            r"line 2: there is no setting store.flush.sink; did you mean store.flush.sync\?",
+            "[store.flush]\nsynch = true",
+            r"line 2: there is no setting store.flush.synch; did you mean store.flush.sync\?",
         ),
+        ("[store.flush]\ncolour = 1", "there is no setting store.flush.colour$"),
         ("[stor]\nroot = '/x'", r"broker.toml, line 1: there is no setting stor"),
         ("store = 1", "store is a table; write its settings below"),
         ('listen_port = "many"', "line 1: listen_port = 'many' cannot work: it is a whole number"),
@@ -309,6 +329,9 @@ def test_rocketmqs_variable_gives_name_servers(desk: Desk) -> None:
     ("environ", "sentence"),
     [
         ({"PYROMQ_BROKER_LISTEN_PROT": "1"}, r"LISTEN_PROT; did you mean PYROMQ_BROKER_LISTEN_PORT\?"),
+        ({"PYROMQ_BROKER_PORT": "10911"}, "PYROMQ_BROKER_PORT; did you mean PYROMQ_BROKER_LISTEN_PORT"),
+        ({"PYROMQ_BROKER_STORE__ROTO": "/x"}, r"did you mean PYROMQ_BROKER_STORE__ROOT\?"),
+        ({"PYROMQ_BROKER_COLOUR": "red"}, r"for the environment variable PYROMQ_BROKER_COLOUR$"),
         ({"PYROMQ_BROKER_LISTEN_PORT": "x"}, "environment variable PYROMQ_BROKER_LISTEN_PORT: .*whole number"),
         ({"PYROMQ_BROKER_PERMISSION": "9"}, "environment variable PYROMQ_BROKER_PERMISSION: permission = 9"),
         ({"NAMESRV_ADDR": "nowhere"}, "environment variable NAMESRV_ADDR: .*host:port"),

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-import pyromq
-from pyromq.broker import names
 from pyromq.broker.statistics import Statistics
 from pyromq.clock import Clock
 from pyromq.config import BrokerConfig
+from pyromq.model import names
 from pyromq.records import record
 from pyromq.store.config_files import DelayOffsets
 from pyromq.store.message_store import MessageStore
 from pyromq.telemetry import Histogram
+from pyromq.version import version
 
 #: The version of the protocol that `wire.command` names by number.
 PROTOCOL_NAME = "V5_5_0"
@@ -56,7 +56,7 @@ class RuntimeInfo:
         figures: dict[str, object] = {
             "brokerActive": "true",
             "brokerVersionDesc": PROTOCOL_NAME,
-            "pyromqVersion": pyromq.__version__,
+            "pyromqVersion": version(),
             **self._times(),
             **self._puts(),
             **self._gets(),
@@ -128,12 +128,12 @@ class RuntimeInfo:
 
     def _disk(self) -> dict[str, object]:
         store = self._store
-        usage = store.disk.usage(store.config.root)
+        usage, of_queues = store.disk_usage()
         free = usage.total - usage.used
         return {
             "commitLogDiskRatio": usage.share,
             f"commitLogDiskRatio_{store.paths.commit_log}": usage.share,
-            "consumeQueueDiskRatio": usage.share,
+            "consumeQueueDiskRatio": of_queues.share,
             "commitLogMinOffset": store.log.files.start,
             "commitLogMaxOffset": store.marks.appended.value,
             "commitLogDirCapacity": f"Total : {bytes_text(usage.total)}, Free : {bytes_text(free)}.",

@@ -17,6 +17,7 @@ from pyromq.errors import StoreError
 from pyromq.store.inspect import StoreView, TopicView, detect, recover_command
 from pyromq.store.inspect import inspect as look
 from pyromq.store.message_store import MessageStore
+from pyromq.store.paths import StorePaths
 from pyromq.store.recovery import RecoveryReport
 from pyromq.store.verify import Severity, VerifyReport, bytes_and_messages_from
 from pyromq.store.verify import verify as check
@@ -27,6 +28,9 @@ Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The store direct
 AsJson = Annotated[bool, typer.Option("--json", help="For scripts: JSON and nothing else.")]
 IndexSlots = Annotated[int | None, typer.Option(help="Hash slots of an index file, where it does not tell itself.")]
 IndexEntries = Annotated[int | None, typer.Option(help="Entries of an index file, where it does not tell itself.")]
+CommitLog = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="The log's directory, if another one, where the store does not tell.")
+]
 
 #: Rows that people still read; `--json` has all.
 MOST_FINDINGS = 40
@@ -40,6 +44,7 @@ MOST_FILES = 12
 def inspect(
     directory: Directory,
     topic: Annotated[str | None, typer.Option(help="Only this topic, queue by queue.")] = None,
+    commit_log: CommitLog = None,
     index_slots: IndexSlots = None,
     index_entries: IndexEntries = None,
     as_json: AsJson = False,
@@ -48,7 +53,7 @@ def inspect(
 
     Reads only; the store may be in use. Ends with 1 when a start would refuse the store.
     """
-    config = detect(directory, index_slots=index_slots, index_entries=index_entries)
+    config = detect(directory, commit_log=commit_log, index_slots=index_slots, index_entries=index_entries)
     view = look(directory, config=config, topic=topic)
     if as_json:
         output.print_json(_inspect_json(view))
@@ -128,6 +133,9 @@ def _show_summary(console: Console, view: StoreView) -> None:
     )
     parts = ", ".join(f"{name} {size(amount)}" for name, amount in view.bytes_by_directory.items() if amount)
     table.add_row("file lengths", parts or "none")
+    if log.apart is not None:
+        used = f"{view.log_disk.share:.0%} of {size(view.log_disk.total)} in use"
+        table.add_row("log's directory", f"{escaped(log.apart)}; disk {used}")
     table.add_row("disk", f"{view.disk.share:.0%} of {size(view.disk.total)} in use")
     if view.config_files:
         table.add_row("config", ", ".join(escaped(Path(each.file).name) for each in view.config_files))
@@ -187,6 +195,7 @@ def _show_index(console: Console, view: StoreView) -> None:
 @app.command()
 def verify(
     directory: Directory,
+    commit_log: CommitLog = None,
     index_slots: IndexSlots = None,
     index_entries: IndexEntries = None,
     as_json: AsJson = False,
@@ -195,7 +204,7 @@ def verify(
 
     Reads only; the store may be in use. Ends with 1 when something is damaged.
     """
-    config = detect(directory, index_slots=index_slots, index_entries=index_entries)
+    config = detect(directory, commit_log=commit_log, index_slots=index_slots, index_entries=index_entries)
     with output.progress_bar("Verifying") as progress:
         report = check(directory, config=config, progress=progress)
     if as_json:
@@ -245,19 +254,20 @@ def _show_findings(console: Console, report: VerifyReport) -> None:
 
 
 def _way_out(report: VerifyReport) -> str:
+    paths = StorePaths(report.root, report.log_directory)
     if report.refusal is not None:
         return f"A start would be refused: {report.refusal.what}. {report.refusal.way_out}"
     errors = [each for each in report.findings if each.severity is Severity.ERROR]
-    in_log = [each for each in errors if each.file.parts[0] == "commitlog"]
+    in_log = [each for each in errors if report.is_in_log(each)]
     if in_log:
         return (
             "The log itself is damaged: restore the file from a replica or a backup, or give up what follows with "
-            f"`{recover_command(report.root, in_log[0].position)}`."
+            f"`{recover_command(paths, in_log[0].position)}`."
         )
     if all(each.file.parts[0] in ("consumequeue", "index") for each in errors):
         return (
             "The log is whole and nothing is lost: stop the broker and run "
-            f"`{recover_command(report.root)} --rebuild-queues`."
+            f"`{recover_command(paths)} --rebuild-queues`."
         )
     return "No message is affected: put the named files back from a backup."
 
@@ -275,6 +285,7 @@ def recover(
         bool, typer.Option("--rebuild-queues", help="Make queues and index anew from the log.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before giving up data.")] = False,
+    commit_log: CommitLog = None,
     index_slots: IndexSlots = None,
     index_entries: IndexEntries = None,
     as_json: AsJson = False,
@@ -283,7 +294,7 @@ def recover(
 
     Cuts a torn tail, completes queues and index, and closes the store cleanly.
     """
-    config = detect(directory, index_slots=index_slots, index_entries=index_entries)
+    config = detect(directory, commit_log=commit_log, index_slots=index_slots, index_entries=index_entries)
     given_up = (0, 0)
     if truncate_at is not None:
         given_up = bytes_and_messages_from(config, truncate_at)

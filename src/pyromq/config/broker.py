@@ -83,6 +83,8 @@ class BrokerConfig:
     vip_channel: bool = True
     #: Where clients are told to connect. Not given: `listen_host`.
     advertise_host: str | None = None
+    #: The port that clients are told, where a proxy or a port mapping stands before the broker. 0: where it listens.
+    advertise_port: int = 0
     #: Listen where other machines can connect, although there is no authentication.
     allow_public: bool = False
     #: Name servers, as host:port. The broker registers with all of them and starts without them.
@@ -174,6 +176,7 @@ class BrokerConfig:
         require_loopback_or_leave(self.listen_host, self.allow_public)
         if self.advertise_host is not None:
             require_host("advertise_host", self.advertise_host)
+        require_port("advertise_port", self.advertise_port)
         for address in self.name_servers:
             require_address("name_servers", address)
 

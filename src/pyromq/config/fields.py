@@ -165,8 +165,36 @@ def value_at(config: object, path: str) -> object:
     return config
 
 
-def nearest(name: str, known: Collection[str]) -> str:
-    """` Did you mean …?`, or nothing when no known name is near. Upper and lower case do not matter."""
-    by_lower = {one.lower(): one for one in known}
-    found = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
-    return f"; did you mean {by_lower[found[0]]}?" if found else ""
+#: How alike a name and the one that was meant are, at least: a letter or two, or a word, and no more.
+_ALIKE = 0.75
+#: Names that are as near as the nearest one, within this.
+_AS_NEAR = 0.03
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
+
+
+def nearest(name: str, known: Collection[str], spelt: Callable[[str], str] = str) -> str:
+    """`; did you mean …?`, or nothing when no known name is near. Upper and lower case do not matter."""
+    names = [spelt(one) for one in _near(name, known)]
+    return f"; did you mean {' or '.join(names)}?" if names else ""
+
+
+def _near(name: str, known: Collection[str]) -> list[str]:
+    """Names that look like it; else those that say it with more words, as `listen_port` does of `port`."""
+    alike = {one: _alikeness(name, one) for one in known}
+    best = max(alike.values(), default=0.0)
+    if best >= _ALIKE:
+        return [one for one in sorted(known) if alike[one] > best - _AS_NEAR][:2]
+    wanted = _words(name)
+    longer = sorted((one for one in known if wanted and wanted <= _words(one)), key=lambda one: (len(one), one))
+    return longer if len(longer) <= 2 else []
+
+
+def _alikeness(name: str, other: str) -> float:
+    """0 to 1. The tables before the last dot tell nothing where they are the same."""
+    (table, _, leaf), (other_table, _, other_leaf) = name.rpartition("."), other.rpartition(".")
+    pair = (leaf, other_leaf) if table == other_table else (name, other)
+    return difflib.SequenceMatcher(None, pair[0].lower(), pair[1].lower()).ratio()
+
+
+def _words(name: str) -> set[str]:
+    return {word.lower() for word in _WORD.findall(name)}

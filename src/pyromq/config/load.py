@@ -8,6 +8,7 @@ program to log. Relative paths start at the directory that the program was start
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from pyromq.config.broker import BrokerConfig
 from pyromq.config.checks import is_loopback
 from pyromq.config.fields import BadValue, Settings, build, paths_of
 from pyromq.config.nameserver import NameServerConfig
-from pyromq.config.rocketmq_keys import BROKER_KEYS, NAME_SERVER_KEYS, Key, commit_log_is_elsewhere
+from pyromq.config.rocketmq_keys import BROKER_KEYS, NAME_SERVER_KEYS, Key
 from pyromq.config.sources import (
     Found,
     Given,
@@ -27,6 +28,7 @@ from pyromq.config.sources import (
     from_toml,
     read_settings,
 )
+from pyromq.config.store import LOG_NAME
 from pyromq.errors import ConfigError
 
 #: Where a program keeps its data when nobody says.
@@ -58,6 +60,7 @@ def load_broker(
 ) -> Loaded[BrokerConfig]:
     """`defaults` stand in for those of the dataclasses: everything else wins over them. Raises ConfigError."""
     file = _from_file(BrokerConfig, BROKER_KEYS, path)
+    _let_log_follow_root(file)
     from_variables = from_environment(BrokerConfig, BROKER_PREFIX, environ)
     if environ.get("NAMESRV_ADDR", "").strip():
         addresses = Given(environ["NAMESRV_ADDR"], "environment variable NAMESRV_ADDR")
@@ -68,7 +71,7 @@ def load_broker(
         **from_variables.given,
         **from_flags(BrokerConfig, overrides).given,
     }
-    warnings = [*file.warnings, *_about_the_store(file, given, path)]
+    warnings = [*file.warnings, *_about_the_store(given, path)]
     if _is_rocketmq(path):
         given.setdefault("auto_create_groups", Given(True, "RocketMQ's default"))
         warnings += _about_topics(given, path)
@@ -133,10 +136,17 @@ def _place(setting: str | None, given: Mapping[str, Given]) -> str:
     return ""
 
 
-def _about_the_store(file: Found, given: Mapping[str, Given], path: Path | None) -> list[str]:
-    """A RocketMQ file may put its log elsewhere, or count on RocketMQ's own default directory."""
-    if file.commit_log is not None and file.commit_log.value:
-        _check_commit_log(file.commit_log, (file.given.get("store.root") or given.get("store.root")))
+def _let_log_follow_root(file: Found) -> None:
+    """RocketMQ's files often name both, and a root from the command line takes its log along. A link is the same."""
+    root, place = file.given.get("store.root"), file.given.get("store.commit_log")
+    if root is not None and place is not None and place.value:
+        with contextlib.suppress(ValueError, OSError, RuntimeError):  # no path at all, which is said later
+            if Path(str(place.value)).resolve() == (Path(str(root.value)) / LOG_NAME).resolve():
+                del file.given["store.commit_log"]
+
+
+def _about_the_store(given: Mapping[str, Given], path: Path | None) -> list[str]:
+    """A RocketMQ file may count on RocketMQ's own default directory."""
     if _is_rocketmq(path) and "store.root" not in given:
         return [f"{path}: storePathRootDir is not given; RocketMQ would use ~/store, this broker uses {DEFAULT_STORE}"]
     return []
@@ -150,22 +160,6 @@ def _about_topics(given: Mapping[str, Given], path: Path | None) -> list[str]:
         f"{path}: autoCreateTopicEnable is not given; RocketMQ would create a topic with its first message, this "
         "broker does so only with autoCreateTopicEnable=true"
     ]
-
-
-def _check_commit_log(commit_log: Given, root: Given | None) -> None:
-    directory = Path(str(root.value)) if root else DEFAULT_STORE
-    try:
-        elsewhere = commit_log_is_elsewhere(str(commit_log.value), directory)
-    except BadValue as error:
-        raise ConfigError(
-            f"{commit_log.where}: storePathCommitLog = {commit_log.value!r} cannot work: {error}"
-        ) from None
-    if elsewhere:
-        raise ConfigError(
-            f"{commit_log.where}: storePathCommitLog = {commit_log.value!r} cannot work: the commit log is always in "
-            f"{directory / 'commitlog'} (storePathRootDir); move it there and leave the line out",
-            "storePathCommitLog",
-        )
 
 
 def _about_the_broker(config: BrokerConfig) -> list[str]:

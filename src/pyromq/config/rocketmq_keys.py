@@ -72,6 +72,13 @@ def _queue_entries(text: str) -> int:
     return -(-to_int(text) // 20)
 
 
+def _one_directory(text: str) -> Path | None:
+    """RocketMQ spreads a log over several directories if they are given with commas."""
+    if "," in text:
+        raise BadValue("the log is in one directory here; move the files of all of them into one, and give that")
+    return to_optional_path(text.strip())
+
+
 def _hours(value: float) -> str:
     return str(int(value)) if value == int(value) else str(value)
 
@@ -90,6 +97,7 @@ FLUSH = Form(
     _one_of({"ASYNC_FLUSH": False, "SYNC_FLUSH": True}), lambda value: "SYNC_FLUSH" if value else "ASYNC_FLUSH"
 )
 ROLE = Form(_one_of({role: role for role in ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE")}), str)
+LOG_DIRECTORY = Form(_one_directory, lambda value: str(value or ""))
 QUEUE_FILE = Form(_queue_entries, lambda entries: str(entries * 20))
 
 _NETWORK_KEYS = (
@@ -97,6 +105,9 @@ _NETWORK_KEYS = (
     Key("listenPort", "listen_port", INT),
     Key("serverChannelMaxIdleTimeSeconds", "limits.idle_close_ms", SECONDS),
 )
+
+#: RocketMQ's files name the log's directory even where it is the usual one.
+COMMIT_LOG_KEY = "storePathCommitLog"
 
 BROKER_KEYS = (
     *_NETWORK_KEYS,
@@ -132,6 +143,7 @@ BROKER_KEYS = (
     Key("flushDelayOffsetInterval", "config_flush_interval_ms", INT),
     Key("waitTimeMillsInSendQueue", "overload.loop_lag_ms", INT),
     Key("storePathRootDir", "store.root", DIRECTORY),
+    Key(COMMIT_LOG_KEY, "store.commit_log", LOG_DIRECTORY),
     Key("mappedFileSizeCommitLog", "store.segment_bytes", INT),
     Key("mappedFileSizeConsumeQueue", "store.queue_file_entries", QUEUE_FILE),
     Key("messageIndexEnable", "store.index_enabled", BOOL),
@@ -163,9 +175,6 @@ NAME_SERVER_KEYS = (
     Key("deleteTopicWithBrokerRegistration", "delete_topics_with_registration", BOOL),
 )
 
-#: Not a setting here, yet checked: the log is in the store directory.
-COMMIT_LOG_KEY = "storePathCommitLog"
-
 #: Keys that ask for something people rely on. Switched on, they are named apart from those that merely do nothing.
 RELIED_ON = {
     "aclEnable": "authentication",
@@ -176,8 +185,3 @@ RELIED_ON = {
     "duplicationEnable": "replication",
     "useTLS": "encryption",
 }
-
-
-def commit_log_is_elsewhere(given: str, root: Path) -> bool:
-    """Whether `storePathCommitLog` is another directory than the one below the root; a link to it is the same."""
-    return to_path(given).resolve() != (root / "commitlog").resolve()

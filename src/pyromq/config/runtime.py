@@ -94,7 +94,7 @@ def apply_runtime(config: BrokerConfig, changes: Mapping[str, str]) -> BrokerCon
 def _allowed(key: str) -> RuntimeSetting:
     if key in _ALLOWED:
         return _ALLOWED[key]
-    if key in _KEYS or key == COMMIT_LOG_KEY:
+    if key in _KEYS:
         raise ConfigError(
             f"{key} is decided when the broker starts: set it in the file and restart; nothing was changed", key
         )
@@ -107,5 +107,5 @@ def describe(config: BrokerConfig) -> dict[str, str]:
     """The effective settings under RocketMQ's names, as the broker tells them to whoever asks. None is a secret."""
     told = {key.name: key.form.give(value_at(config, key.path)) for key in BROKER_KEYS}
     told["brokerIP1"] = config.client_host
-    told[COMMIT_LOG_KEY] = str(config.store.root / "commitlog")
+    told[COMMIT_LOG_KEY] = str(config.store.log_directory)
     return told

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from pyromq.config.fields import BadValue, nearest, paths_of, tables_of
 from pyromq.config.properties import Entry, parse_properties
-from pyromq.config.rocketmq_keys import COMMIT_LOG_KEY, RELIED_ON, Key
+from pyromq.config.rocketmq_keys import RELIED_ON, Key
 from pyromq.config.rocketmq_names import KNOWN_TO_ROCKETMQ
 from pyromq.errors import ConfigError
 
@@ -41,8 +41,6 @@ class Found:
 
     given: dict[str, Given] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
-    #: `storePathCommitLog` of a RocketMQ file: checked once the store directory is known.
-    commit_log: Given | None = None
 
 
 def read_settings(path: Path) -> bytes:
@@ -132,8 +130,6 @@ def from_rocketmq(keys: Sequence[Key], data: bytes, path: Path) -> Found:
         if entry.key in known:
             key = known[entry.key]
             found.given[key.path] = Given(_take(key, entry, where), f"{where} ({entry.key})")
-        elif entry.key == COMMIT_LOG_KEY and "store.root" in {key.path for key in keys}:
-            found.commit_log = Given(entry.value.strip(), where)
         elif entry.key in KNOWN_TO_ROCKETMQ:
             idle[entry.key] = entry.value
         else:
@@ -205,9 +201,16 @@ def from_environment(settings: type, prefix: str, environ: Mapping[str, str]) ->
         if name in known:
             if value.strip():
                 found.given[known[name]] = Given(value, f"environment variable {name}")
-        elif name.startswith(prefix) and not _OF_KUBERNETES.fullmatch(name.removeprefix(prefix)):
-            raise ConfigError(f"there is no setting for the environment variable {name}{nearest(name, known)}", name)
+        elif name.startswith(prefix) and not _is_of_kubernetes(name.removeprefix(prefix), value):
+            path = name.removeprefix(prefix).lower().replace("__", ".")
+            near = nearest(path, known.values(), {path: variable for variable, path in known.items()}.__getitem__)
+            raise ConfigError(f"there is no setting for the environment variable {name}{near}", name)
     return found
+
+
+def _is_of_kubernetes(name: str, value: str) -> bool:
+    """`…_PORT` is an address there; a number is somebody's port for us, under a name that is not quite right."""
+    return _OF_KUBERNETES.fullmatch(name) is not None and (name != "PORT" or "://" in value)
 
 
 def from_flags(settings: type, overrides: Mapping[str, object]) -> Found:

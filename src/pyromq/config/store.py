@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyromq.config.checks import GIB, MIB, require
+
+#: Where the log is in a store directory, and what else is there.
+LOG_NAME = "commitlog"
+TAKEN_NAMES = ("consumequeue", "index", "config", "staging", "cutoff")
 
 #: RocketMQ's eighteen delay levels.
 DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
@@ -88,6 +93,8 @@ class StoreConfig:
 
     #: The directory that holds `commitlog`, `consumequeue`, `index` and `config`.
     root: Path
+    #: The directory of the commit log, if it is another one than `commitlog` in `root`; also on another file system.
+    commit_log: Path | None = None
     #: Length of a commit-log segment. RocketMQ opens a store only with the length it was written with.
     segment_bytes: int = 1 * GIB
     #: Entries in one consume-queue file (20 bytes each).
@@ -133,6 +140,37 @@ class StoreConfig:
             self.transient_commit_ms > 0, "store.transient_commit_ms", self.transient_commit_ms, "it must be above 0"
         )
         parse_delay_levels(self.delay_levels)
+        self._check_log_directory()
+
+    @property
+    def log_directory(self) -> Path:
+        return self.commit_log if self.commit_log is not None else self.root / LOG_NAME
+
+    @property
+    def log_is_apart(self) -> bool:
+        """Whether the log is in another directory than the usual one."""
+        return spelt_out(self.log_directory) != spelt_out(self.root / LOG_NAME)
+
+    def _check_log_directory(self) -> None:
+        place, root = spelt_out(self.log_directory), spelt_out(self.root)
+        require(
+            not root.is_relative_to(place),
+            "store.commit_log",
+            str(self.commit_log),
+            f"nothing but the log may be in it, and the store directory {self.root} is it or is in it",
+        )
+        taken = next((name for name in TAKEN_NAMES if place.is_relative_to(root / name)), None)
+        require(
+            taken is None,
+            "store.commit_log",
+            str(self.commit_log),
+            f"nothing but the log may be in it, and {taken} of {self.root} is for other files",
+        )
+
+
+def spelt_out(path: Path) -> Path:
+    """From the root of the file system on. The disk is not looked at, so links stay."""
+    return Path(os.path.abspath(path))  # noqa: PTH100
 
 
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}

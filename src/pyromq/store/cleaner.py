@@ -9,10 +9,12 @@ from pathlib import Path
 
 from pyromq.clock import Clock
 from pyromq.config import StoreConfig
+from pyromq.store import log_place
 from pyromq.store.allocator import Runner
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.disk import Disk
 from pyromq.store.key_index import KeyIndex
+from pyromq.store.paths import StorePaths
 from pyromq.store.queue_table import QueueTable
 from pyromq.store.recover_points import RecoverPoints
 from pyromq.store.retention import Decision, SegmentAge, decide
@@ -29,6 +31,7 @@ class Cleaner:
         self,
         config: StoreConfig,
         disk: Disk,
+        paths: StorePaths,
         clock: Clock,
         runner: Runner,
         commit_log: CommitLog,
@@ -38,10 +41,10 @@ class Cleaner:
         points: RecoverPoints,
         telemetry: Telemetry,
     ) -> None:
-        self._config = config
         #: May be changed while the store is open.
         self.retention = config.retention
         self._disk = disk
+        self._paths = paths
         self._clock = clock
         self._runner = runner
         self._log = commit_log
@@ -72,11 +75,15 @@ class Cleaner:
 
     def _decide(self, *, at_any_hour: bool = False) -> Decision:
         ages = [SegmentAge(self._log.files.file_bytes, self._disk.modified_ms(path)) for path in self._removable()]
-        usage = self._disk.usage(self._config.root)
+        usage, other = log_place.usage(self._disk, self._paths), self._disk.usage(self._paths.root)
+        other_share = other.share if other.device != usage.device else 0.0
         refusing = self.refusal is not None
         retention = replace(self.retention, delete_hours=()) if at_any_hour else self.retention
-        decision = decide(retention, ages, usage.share, usage.total, refusing, self._clock.now_ms())
-        self._refuse(decision.refuse_appends, usage.share)
+        now_ms = self._clock.now_ms()
+        decision = decide(retention, ages, usage.share, usage.total, refusing, now_ms, other_share=other_share)
+        in_log = other.device != usage.device and usage.share >= other_share
+        directory = self._paths.commit_log if in_log else self._paths.root
+        self._refuse(decision.refuse_appends, max(usage.share, other_share), directory)
         return decision
 
     def _removable(self) -> list[Path]:
@@ -98,11 +105,11 @@ class Cleaner:
         self._removed.add(decision.remove)
         self._removed_unexpired.add(decision.remove_unexpired)
 
-    def _refuse(self, refuse: bool, share: float) -> None:
+    def _refuse(self, refuse: bool, share: float, directory: Path) -> None:
         retention = self.retention
         if refuse and self.refusal is None:
             self.refusal = (
-                f"the disk of {self._config.root} is {share:.0%} full and messages are refused from "
+                f"the disk of {directory} is {share:.0%} full and messages are refused from "
                 f"{retention.refuse_at:.0%} on; make room, and sending goes on below {retention.resume_below:.0%}"
             )
             log.error("%s", self.refusal)

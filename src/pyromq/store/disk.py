@@ -22,7 +22,7 @@ import os
 import shutil
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -33,10 +33,12 @@ from pyromq.store import platform
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """How full the file system is that holds the store."""
+    """How full a file system is."""
 
     total: int
     used: int
+    #: Which one it is, to tell two apart.
+    device: int = 0
 
     @property
     def share(self) -> float:
@@ -113,6 +115,8 @@ class Disk(Protocol):
         """Sorted names in a directory; none when there is no such directory."""
 
     def exists(self, path: Path) -> bool: ...
+
+    def is_dir(self, path: Path) -> bool: ...
 
     def size(self, path: Path) -> int: ...
 
@@ -249,10 +253,14 @@ class _OsLock:
 
 
 class OsDisk:
-    """The real disk. `staging` is a directory of the same file system in which files are made before they are named."""
+    """The real disk. `staging` is a directory of the same file system in which files are made before they are named.
 
-    def __init__(self, staging: Path) -> None:
+    `apart` are directories that may be in another file system, and where the files in them are made then.
+    """
+
+    def __init__(self, staging: Path, apart: Mapping[Path, Path] | None = None) -> None:
         self._staging = staging
+        self._apart = dict(apart or {})
         #: Directories with names in them that are not durable yet.
         self._unsynced: set[Path] = set()
         self._naming = Lock()
@@ -289,6 +297,9 @@ class OsDisk:
     def exists(self, path: Path) -> bool:
         return path.exists()
 
+    def is_dir(self, path: Path) -> bool:
+        return path.is_dir()
+
     def size(self, path: Path) -> int:
         return path.stat().st_size
 
@@ -297,8 +308,7 @@ class OsDisk:
 
     def create_mapped(self, path: Path, size: int, *, reserve: bool, durable: bool = True) -> MappedFile:
         self._make_dir(path.parent)
-        self._make_dir(self._staging)
-        draft = self._staging / f"{path.parent.name}-{path.name}"
+        draft = self._staging_for(path.parent) / f"{path.parent.name}-{path.name}"
         fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
             if reserve:
@@ -322,6 +332,19 @@ class OsDisk:
             path.unlink(missing_ok=True)
             raise
         return mapped
+
+    def _staging_for(self, directory: Path) -> Path:
+        """Where a file is made before it gets its name there, in the same file system."""
+        self._make_dir(self._staging)
+        own = self._apart.get(directory)
+        if own is None:
+            return self._staging
+        if own != self._staging:
+            if platform.mount_of(directory) == platform.mount_of(self._staging):
+                self._apart[directory] = own = self._staging
+            else:
+                self._make_dir(own)
+        return own
 
     def open_mapped(self, path: Path, *, writable: bool = True) -> MappedFile:
         fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
@@ -367,7 +390,8 @@ class OsDisk:
         figures = os.statvfs(path)
         # What only root may use counts as used: the broker should not run as root.
         total = figures.f_frsize * (figures.f_blocks - figures.f_bfree + figures.f_bavail)
-        return Usage(total=total, used=total - figures.f_frsize * figures.f_bavail)
+        used = total - figures.f_frsize * figures.f_bavail
+        return Usage(total=total, used=used, device=path.stat().st_dev)
 
     def lock(self, path: Path) -> DirectoryLock:
         """A record lock on the first byte: the kind that Java takes, and that tells the holder's pid."""

@@ -18,28 +18,36 @@ from pyromq.config import StoreConfig
 from pyromq.errors import ConfigError, StoreError
 from pyromq.model.ids import QueueId
 from pyromq.records import record
-from pyromq.store import key_index, platform, recovery
+from pyromq.store import key_index, log_place, platform, recovery
 from pyromq.store.checkpoint import AbortMark, Checkpoint, CheckpointFile, RecoverPoint, RecoverPointFile
 from pyromq.store.consume_queue import ConsumeQueue
 from pyromq.store.disk import Disk, MappedFile, OsDisk, Usage
 from pyromq.store.paths import StorePaths
 from pyromq.store.queue_cursor import ENTRY
-from pyromq.store.segmented_file import NAME_DIGITS, Segment, SegmentedFile
+from pyromq.store.segmented_file import NAME_DIGITS, Segment, SegmentedFile, is_position, run_names
 from pyromq.store.zeroes import last_nonzero
 
 # --- what kind of store it is ------------------------------------------------------------------------------------
 
 
 def detect(
-    root: Path, *, disk: Disk | None = None, index_slots: int | None = None, index_entries: int | None = None
+    root: Path,
+    *,
+    commit_log: Path | None = None,
+    disk: Disk | None = None,
+    index_slots: int | None = None,
+    index_entries: int | None = None,
 ) -> StoreConfig:
     """The sizes a store was written with, from the lengths of its files. Raises StoreError for what is no store.
 
-    The length of an index file does not tell slots from entries, but what is in it does. Where that is nothing, or
-    damaged, and the length is not the usual one, say both.
+    A store that we have written tells where its log is. The length of an index file does not tell slots from entries,
+    but what is in it does. Where that is nothing, or damaged, and the length is not the usual one, say both.
     """
-    paths = StorePaths(root)
-    disk = disk or OsDisk(paths.staging)
+    disk = disk or OsDisk(StorePaths(root).staging)
+    try:
+        paths = StorePaths(root, commit_log or log_place.remembered(disk, StorePaths(root)))
+    except ConfigError as error:
+        raise StoreError(str(error)) from None
     _require_store(disk, paths)
     defaults = StoreConfig(root=root)
     if index_slots is None and index_entries is None:
@@ -49,6 +57,7 @@ def detect(
     try:
         config = StoreConfig(
             root=root,
+            commit_log=paths.commit_log if paths.log_is_apart else None,
             segment_bytes=segment_bytes,
             queue_file_entries=queue_bytes // ENTRY.size if queue_bytes else defaults.queue_file_entries,
             index_slots=defaults.index_slots if index_slots is None else index_slots,
@@ -66,6 +75,11 @@ def _require_store(disk: Disk, paths: StorePaths) -> None:
     marks = (paths.commit_log, paths.checkpoint, paths.recover_point, paths.queues)
     if not any(map(disk.exists, marks)):
         raise StoreError(f"{paths.root} is no store: it has neither a commitlog directory nor a checkpoint")
+    if paths.log_is_apart and not disk.exists(paths.commit_log):
+        raise StoreError(
+            f"the log of {paths.root} is in {paths.commit_log}, and there is no such directory: is its file system "
+            "mounted? If the log is elsewhere now, say where (--commit-log)"
+        )
 
 
 def _usual_length(disk: Disk, directories: Iterable[Path]) -> int:
@@ -74,7 +88,7 @@ def _usual_length(disk: Disk, directories: Iterable[Path]) -> int:
         size
         for directory in directories
         for name in disk.names(directory)
-        if _is_position(name) and (size := disk.size(directory / name))
+        if is_position(name) and (size := disk.size(directory / name))
     )
     return lengths.most_common(1)[0][0] if lengths else 0
 
@@ -193,9 +207,9 @@ def find_run(disk: Disk, directory: Path, file_bytes: int) -> tuple[list[Segment
     """The files of a run that can be read, oldest first, and what is wrong with the others."""
     segments: list[Segment] = []
     problems: list[FileProblem] = []
-    for name in disk.names(directory):
+    for name in run_names(disk, directory):
         path = directory / name
-        if not _is_position(name):
+        if not is_position(name):
             problems.append(FileProblem(path, 0, "the file's name is not a position of 20 digits", Problem.NAME))
             continue
         base, size = int(name), disk.size(path)
@@ -210,16 +224,12 @@ def find_run(disk: Disk, directory: Path, file_bytes: int) -> tuple[list[Segment
     return segments, problems
 
 
-def _is_position(name: str) -> bool:
-    return len(name) == NAME_DIGITS and name.isascii() and name.isdigit()
-
-
 def why_refused(
     disk: Disk, paths: StorePaths, point: RecoverPoint | None, segments: list[Segment], problems: list[FileProblem]
 ) -> Refusal | None:
     """Would a start refuse these files of a log? Not for what it puts right itself, as `SegmentedFile.load` says."""
     log_start = point.log_start if point is not None else 0
-    last = max(disk.names(paths.commit_log), default="")
+    last = max(run_names(disk, paths.commit_log), default="")
     for problem in problems:
         if problem.kind is Problem.NAME:
             return Refusal(f"{problem.path}: {problem.what}", f"Move {problem.path} elsewhere.")
@@ -239,18 +249,20 @@ def _way_round(disk: Disk, paths: StorePaths, segments: list[Segment], problem: 
     back = "the missing file" if problem.kind is Problem.MISSING else problem.path
     wanted = f"Put {back} back from a backup or a replica"
     if not whole:  # the log may begin later
-        return f"{wanted}; or give it up: move it elsewhere, then run `{recover_command(paths.root)}`."
-    names = [name for name in disk.names(paths.commit_log) if _is_position(name) and int(name) >= whole[-1]]
+        return f"{wanted}; or give it up: move it elsewhere, then run `{recover_command(paths)}`."
+    names = [name for name in disk.names(paths.commit_log) if is_position(name) and int(name) >= whole[-1]]
     files = f"{names[0]} and all behind it ({len(names)} files)" if len(names) > 1 else names[0]
     return (
         f"{wanted}; or give up what follows: move {files} from {paths.commit_log} elsewhere, then run "
-        f"`{recover_command(paths.root, whole[-1])}`."
+        f"`{recover_command(paths, whole[-1])}`."
     )
 
 
-def recover_command(root: Path, truncate_at: int | None = None) -> str:
+def recover_command(paths: StorePaths, truncate_at: int | None = None) -> str:
     """To be copied into a shell."""
-    command = f"pyromq store recover {shlex.quote(str(root))}"
+    command = f"pyromq store recover {shlex.quote(str(paths.root))}"
+    if paths.log_is_apart:
+        command += f" --commit-log {shlex.quote(str(paths.commit_log))}"
     return command if truncate_at is None else f"{command} --truncate-at {truncate_at}"
 
 
@@ -291,6 +303,8 @@ class LogView:
     start: int
     end: int
     segment_bytes: int
+    #: Where it is, if that is not the usual directory.
+    apart: Path | None
     segments: list[SegmentView]
     last_message_ms: int | None
     #: What follows the end and is no record, as a start would say it; None: nothing.
@@ -368,6 +382,8 @@ class StoreView:
     config_files: list[FileView]
     cut_off: list[FileView]
     disk: Usage
+    #: That of the log, which may be another one.
+    log_disk: Usage
     #: Lengths of the files, by directory. Files are made in full length ahead, so less may be in use.
     bytes_by_directory: dict[str, int]
     problems: list[FileProblem]
@@ -386,9 +402,9 @@ def inspect(
     root: Path, *, disk: Disk | None = None, config: StoreConfig | None = None, topic: str | None = None
 ) -> StoreView:
     """Look at a store. With `topic`, only at that one's queues. Raises StoreError, OSError."""
-    paths = StorePaths(root)
-    disk = disk or OsDisk(paths.staging)
+    disk = disk or OsDisk(StorePaths(root).staging)
     config = config or detect(root, disk=disk)
+    paths = StorePaths.of(config)
     platform.raise_open_file_limit()
     return _Inspection(disk, paths, config).view(topic)
 
@@ -423,6 +439,7 @@ class _Inspection:
             config_files=self._small_files(paths.config),
             cut_off=self._small_files(paths.cut_off),
             disk=disk.usage(paths.root),
+            log_disk=log_place.usage(disk, paths),
             bytes_by_directory=self._bytes_by_directory(),
             problems=self._problems,
             refusal=self._refusal,
@@ -443,7 +460,7 @@ class _Inspection:
         self._check_synced(found, point, clean)
         views = [
             SegmentView(
-                str(segment.path.relative_to(self._paths.root)),
+                str(self._paths.shown(segment.path)),
                 segment.base,
                 min(max(found.end - segment.base, 0), segment.size),
                 stored_ms(segment, segment.base) if segment.data_end(0) else None,
@@ -451,8 +468,15 @@ class _Inspection:
             for segment in segments
         ]
         last_ms = found.last_timestamp_ms or (point.timestamp_ms if point else 0)
-        return LogView(segments[0].base if segments else 0, found.end, files.file_bytes, views, last_ms or None,
-                       found.damage)  # fmt: skip
+        return LogView(
+            start=segments[0].base if segments else 0,
+            end=found.end,
+            segment_bytes=files.file_bytes,
+            apart=self._paths.commit_log if self._paths.log_is_apart else None,
+            segments=views,
+            last_message_ms=last_ms or None,
+            behind_the_end=found.damage,
+        )
 
     def _check_synced(self, found: recovery.LogEnd, point: RecoverPoint | None, clean: bool) -> None:
         """Does the log end before it may? A start says the same, for the same reasons."""
@@ -467,7 +491,7 @@ class _Inspection:
         if self._refusal is None:
             way_out = (
                 f"Put {path} back from a backup or a replica, or give up what follows with "
-                f"`{recover_command(self._paths.root, found.end)}`."
+                f"`{recover_command(self._paths, found.end)}`."
             )
             self._refusal = Refusal(f"{path}: {what} at position {found.end}", way_out)
 
@@ -544,7 +568,7 @@ class _Inspection:
             "cutoff": [paths.cut_off],
         }
         return {
-            name: sum(disk.size(each / file) for each in places for file in disk.names(each))
+            name: sum(disk.size(each / file) for each in places for file in run_names(disk, each))
             for name, places in directories.items()
         }
 

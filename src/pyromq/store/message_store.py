@@ -26,16 +26,16 @@ from typing import TYPE_CHECKING
 
 from pyromq.clock import Clock, SystemClock
 from pyromq.config import StoreConfig
-from pyromq.errors import CorruptLog, DiskFull, IllegalMessage, StoreClosed, StoreFenced, StoreLocked, TooManyFiles
+from pyromq.errors import CorruptLog, DiskFull, IllegalMessage, StoreClosed, StoreFenced, TooManyFiles
 from pyromq.model.message import AppendedAt, Draft
-from pyromq.store import platform
+from pyromq.store import log_place, platform
 from pyromq.store.allocator import Allocator, Result, Runner
 from pyromq.store.arrivals import Arrivals
 from pyromq.store.beside import end_if_cancelled, uninterrupted
 from pyromq.store.checkpoint import AbortMark, CheckpointFile, RecoverPoint, RecoverPointFile
 from pyromq.store.cleaner import Cleaner
 from pyromq.store.commit_log import CommitLog
-from pyromq.store.disk import DirectoryLock, Disk, Locked, OsDisk
+from pyromq.store.disk import Disk, OsDisk, Usage
 from pyromq.store.dispatcher import Dispatcher
 from pyromq.store.flusher import Flusher
 from pyromq.store.key_index import KeyIndex
@@ -109,8 +109,8 @@ class MessageStore(StoreReader):
         runner: Runner | None = None,
     ) -> None:
         self.config = config
-        self.paths = StorePaths(config.root)
-        self.disk: Disk = disk or OsDisk(self.paths.staging)
+        self.paths = StorePaths.of(config)
+        self.disk: Disk = disk or OsDisk(self.paths.staging, {self.paths.commit_log: self.paths.log_staging})
         self.clock: Clock = clock or SystemClock()
         self.telemetry = telemetry or Telemetry()
         self.marks = Watermarks()
@@ -140,10 +140,10 @@ class MessageStore(StoreReader):
             (self._point_file, self._checkpoint_file), self.fence,
         )  # fmt: skip
         self.cleaner = Cleaner(
-            config, self.disk, self.clock, background, self.log, self.queues, self.index, self.marks, self.points,
-            self.telemetry,
+            config, self.disk, self.paths, self.clock, background, self.log, self.queues, self.index, self.marks,
+            self.points, self.telemetry,
         )  # fmt: skip
-        self._lock: DirectoryLock | None = None
+        self._locks: contextlib.ExitStack | None = None
         self._is_open = self._is_closed = False
         #: What the disk did not confirm; None: everything was.
         self._fenced: BaseException | None = None
@@ -170,12 +170,16 @@ class MessageStore(StoreReader):
         gauge("store.undispatched_bytes", lambda: marks.readable.value - marks.dispatched.value)
         gauge("store.unindexed_bytes", lambda: marks.readable.value - marks.indexed.value)
         gauge("store.recover_point_bytes", lambda: marks.appended.value - self.points.current.queues_to)
-        gauge("store.disk_used_share", lambda: self.disk.usage(self.config.root).share)
+        gauge("store.disk_used_share", lambda: max(usage.share for usage in self.disk_usage()))
+
+    def disk_usage(self) -> tuple[Usage, Usage]:
+        """How full the file systems are: that of the log, and that of everything else. Often they are one."""
+        return log_place.usage(self.disk, self.paths), self.disk.usage(self.paths.root)
 
     # --- opening and closing -----------------------------------------------------------------------------------------
 
     def open(self, *, truncate_at: int | None = None, rebuild: bool = False) -> RecoveryReport:
-        """Lock the directory and recover it. Raises StoreLocked, CorruptLog, DiskFull.
+        """Lock the directory and recover it. Raises StoreLocked, StoreError, CorruptLog, DiskFull.
 
         `truncate_at` gives up everything from a position on; `rebuild` throws queues and index away and makes them
         anew from the log. Neither happens unless asked for.
@@ -184,13 +188,11 @@ class MessageStore(StoreReader):
             raise StoreClosed("a store is opened once: make a new MessageStore for the same directory")
         started = self.clock.monotonic()
         self.disk.make_dir(self.config.root)
-        try:
-            self._lock = self.disk.lock(self.paths.lock)
-        except Locked as locked:
-            raise StoreLocked(self.config.root, locked.pid) from None
+        self._locks = log_place.lock(self.disk, self.paths)
         try:
             platform.raise_open_file_limit()
             self.disk.remove_tree(self.paths.staging)
+            self.disk.remove_tree(self.paths.log_staging)
             self._recover(truncate_at, rebuild)
             self._take_reserve()
         except BaseException as error:
@@ -214,9 +216,12 @@ class MessageStore(StoreReader):
             checkpoint_file=self._checkpoint_file,
         )
         point = self._point_file.load()
+        if truncate_at is None:
+            log_place.refuse_another(self.disk, self.paths, point)
         clean = not self._abort.is_set()
         point, found, self.report = start.examine(point, clean=clean, truncate_at=truncate_at)
         self.disk.remove(self.paths.reserve)
+        log_place.note(self.disk, self.paths)
         self._abort.set()
         start.put_in_order(point, found, self.report, rebuild=rebuild)
         self._found_below = found.end
@@ -283,9 +288,9 @@ class MessageStore(StoreReader):
             self.index.close()
         self._point_file.close()
         self._checkpoint_file.close()
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+        if self._locks is not None:
+            self._locks.close()
+            self._locks = None
 
     def __enter__(self) -> MessageStore:
         self.open()

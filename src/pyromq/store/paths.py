@@ -4,18 +4,48 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pyromq.config import StoreConfig
+
 
 class StorePaths:
-    """Paths under one root."""
+    """Paths under one root, and those of its log, which may be in a directory of its own."""
 
-    __slots__ = ("root",)
+    __slots__ = ("commit_log", "log_is_apart", "root")
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, commit_log: Path | None = None) -> None:
+        config = StoreConfig(root=root, commit_log=commit_log)
         self.root = root
+        self.commit_log = config.log_directory
+        #: The log is not where one looks for it first.
+        self.log_is_apart = config.log_is_apart
+
+    @classmethod
+    def of(cls, config: StoreConfig) -> StorePaths:
+        return cls(config.root, config.commit_log)
 
     @property
-    def commit_log(self) -> Path:
-        return self.root / "commitlog"
+    def log_pointer(self) -> Path:
+        """Ours: a text file that says where the log is, while it is apart."""
+        return self.root / "logdirectory"
+
+    @property
+    def _beside_segments(self) -> Path:
+        """Ours, in the log's directory. A directory: RocketMQ takes every file there for a segment."""
+        return self.commit_log / "pyromq"
+
+    @property
+    def log_lock(self) -> Path:
+        """Ours: whoever uses a log that is apart holds this one too."""
+        return self._beside_segments / "lock"
+
+    @property
+    def log_staging(self) -> Path:
+        """Ours: segments that are being made, where `staging` is on another file system than the log."""
+        return self._beside_segments / "staging"
+
+    def shown(self, path: Path) -> Path:
+        """As people are told of a file: from the root on where it is in the root."""
+        return path.relative_to(self.root) if path.is_relative_to(self.root) else path
 
     @property
     def queues(self) -> Path:

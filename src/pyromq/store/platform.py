@@ -10,6 +10,7 @@ import errno
 import mmap
 import os
 import resource
+from pathlib import Path
 
 PAGE = mmap.PAGESIZE
 
@@ -58,6 +59,23 @@ def allocate(fd: int, start: int, end: int) -> None:
         os.pwrite(fd, os.pread(fd, min(len(_ZEROES), inside - at), at), at)
     for at in range(max(start, size), end, len(_ZEROES)):
         os.pwrite(fd, _ZEROES[: min(len(_ZEROES), end - at)], at)
+
+
+def mount_of(path: Path) -> tuple[int, str]:
+    """Which mounted file system a directory is in: files can be given other names within it only.
+
+    Two mounts of one device are two: where the system tells them apart, so does this. Raises OSError.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        device = os.fstat(fd).st_dev
+        try:
+            about = Path(f"/proc/self/fdinfo/{fd}").read_text("ascii")
+        except OSError:  # pragma: no cover - another system than Linux
+            about = ""
+    finally:
+        os.close(fd)
+    return device, next((line for line in about.splitlines() if line.startswith("mnt_id:")), "")
 
 
 def data_end(fd: int, start: int, size: int) -> int:

@@ -35,11 +35,22 @@ class Decision:
 
 
 def decide(
-    config: RetentionConfig, segments: list[SegmentAge], disk_share: float, disk_total: int, refusing: bool, now_ms: int
+    config: RetentionConfig,
+    segments: list[SegmentAge],
+    disk_share: float,
+    disk_total: int,
+    refusing: bool,
+    now_ms: int,
+    *,
+    other_share: float = 0.0,
 ) -> Decision:
-    """Expired segments go. With `delete_unexpired`, older ones go too until the disk is below the refuse mark."""
+    """Expired segments go. With `delete_unexpired`, older ones go too until the disk is below the refuse mark.
+
+    `other_share` is that of the disk of queues and index, if it is another one. If that is full, expired segments wait
+    no longer and messages are refused; but removing segments makes little room there, so none is given up for it.
+    """
     expired = 0
-    for segment in segments if _may_remove(config, disk_share, now_ms) else []:
+    for segment in segments if _may_remove(config, max(disk_share, other_share), now_ms) else []:
         if now_ms - segment.modified_ms < config.max_age_hours * HOUR_MS:
             break
         expired += 1
@@ -52,7 +63,7 @@ def decide(
             share -= segment.size / max(disk_total, 1)
             forced += 1
     limit = config.resume_below if refusing else config.refuse_at
-    return Decision(expired + forced, forced, refuse_appends=share >= limit)
+    return Decision(expired + forced, forced, refuse_appends=max(share, other_share) >= limit)
 
 
 def _may_remove(config: RetentionConfig, disk_share: float, now_ms: int) -> bool:

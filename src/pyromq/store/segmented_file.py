@@ -14,6 +14,16 @@ from pyromq.store.disk import Disk, MappedFile
 NAME_DIGITS = 20
 
 
+def run_names(disk: Disk, directory: Path) -> list[str]:
+    """The files in a run's directory, oldest first. Directories are not of the run: a file system has some of its own,
+    such as `lost+found`, and RocketMQ leaves them alone as well."""
+    return [name for name in disk.names(directory) if is_position(name) or not disk.is_dir(directory / name)]
+
+
+def is_position(name: str) -> bool:
+    return len(name) == NAME_DIGITS and name.isascii() and name.isdigit()
+
+
 class Segment:
     """One file of the run."""
 
@@ -93,7 +103,7 @@ class SegmentedFile:
         Removing a file is not durable at once: a crash may bring back some of those that were removed, and not others.
         Those below `given_up_below` are removed again, and so are files behind a gap that begin with zeroes.
         """
-        names = self.disk.names(self.directory)
+        names = run_names(self.disk, self.directory)
         if names and not self.disk.size(self.directory / names[-1]) and self.writable:
             # Made by a writer that was stopped before it gave the file its length: there is nothing in it.
             self.disk.remove(self.directory / names.pop())
@@ -117,7 +127,7 @@ class SegmentedFile:
 
     def _segment(self, name: str) -> Segment:
         path = self.directory / name
-        if len(name) != NAME_DIGITS or not (name.isascii() and name.isdigit()):
+        if not is_position(name):
             raise CorruptStore(path, 0, "the file's name is not a position of 20 digits", "move it elsewhere")
         size = self.disk.size(path)
         base = int(name)

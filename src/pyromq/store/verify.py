@@ -55,13 +55,13 @@ def verify(
     max_findings: int = MAX_FINDINGS,
 ) -> VerifyReport:
     """Check a store. Raises StoreError for what is no store, OSError when it cannot be read."""
-    paths = StorePaths(root)
-    disk = disk or OsDisk(paths.staging)
+    disk = disk or OsDisk(StorePaths(root).staging)
     clock = clock or SystemClock()
     config = config or detect(root, disk=disk)
+    paths = StorePaths.of(config)
     platform.raise_open_file_limit()
     started = clock.monotonic()
-    report = VerifyReport(root, max_findings=max_findings)
+    report = VerifyReport(paths.root, paths.commit_log, max_findings=max_findings)
     _Verification(disk, paths, config, report, progress or (lambda done, total: None)).run()
     report.seconds = clock.monotonic() - started
     return report
@@ -69,7 +69,7 @@ def verify(
 
 def bytes_and_messages_from(config: StoreConfig, position: int, *, disk: Disk | None = None) -> tuple[int, int]:
     """What a store has from a position on: how much would be given up by cutting it there."""
-    paths = StorePaths(config.root)
+    paths = StorePaths.of(config)
     disk = disk or OsDisk(paths.staging)
     last = messages = 0
     segments, _ = find_run(disk, paths.commit_log, config.segment_bytes)

@@ -24,7 +24,7 @@ class Severity(Enum):
 
 
 class Finding(NamedTuple):
-    #: Relative to the store's directory.
+    #: Relative to the store's directory, where it is in there.
     file: Path
     #: Of the log and of a queue: the position in the whole run of files. Of any other file: the byte in it.
     position: int
@@ -37,6 +37,7 @@ class VerifyReport:
     """What was looked at and what was found."""
 
     root: Path
+    log_directory: Path
     log_start: int = 0
     log_end: int = 0
     segments: int = 0
@@ -62,12 +63,16 @@ class VerifyReport:
 
     def error(self, file: Path, position: int, what: str) -> None:
         self.errors += 1
-        self._keep(Finding(file.relative_to(self.root), position, what, Severity.ERROR))
+        self._keep(file, position, what, Severity.ERROR)
 
     def note(self, file: Path, position: int, what: str) -> None:
         self.notes += 1
-        self._keep(Finding(file.relative_to(self.root), position, what, Severity.NOTE))
+        self._keep(file, position, what, Severity.NOTE)
 
-    def _keep(self, finding: Finding) -> None:
+    def is_in_log(self, finding: Finding) -> bool:
+        return (self.root / finding.file).is_relative_to(self.log_directory)
+
+    def _keep(self, file: Path, position: int, what: str, severity: Severity) -> None:
         if len(self.findings) < self.max_findings:
-            self.findings.append(finding)
+            shown = file.relative_to(self.root) if file.is_relative_to(self.root) else file
+            self.findings.append(Finding(shown, position, what, severity))

@@ -198,6 +198,9 @@ class SimDisk:
     def exists(self, path: Path) -> bool:
         return path in self._names
 
+    def is_dir(self, path: Path) -> bool:
+        return self._names.get(path) is _FOLDER
+
     def size(self, path: Path) -> int:
         return self._file(path).size
 

@@ -17,12 +17,13 @@ SOURCE = ROOT / "src"
 
 #: Rooms of the house, lowest layer first. A new room is put here, on purpose.
 LAYERS = [
-    {"", "errors", "clock", "config", "telemetry", "kernel", "model"},
+    {"errors", "version", "clock", "config", "telemetry", "kernel", "model"},
     {"wire", "records", "filters", "auth", "raft"},
     {"store", "net"},
     {"replication"},
     {"nameserver", "controller", "broker", "proxy"},
-    {"client", "admin", "cli", "dashboard", "spark", "testing", "__main__"},
+    # The package itself is the front door: whoever comes in there may go to every room.
+    {"client", "admin", "cli", "demo", "dashboard", "spark", "sync", "testing", "__main__", ""},
 ]
 LAYER_OF = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}
 PEOPLE = len(LAYERS) - 1
@@ -115,6 +116,10 @@ def test_a_module_imports_only_from_its_layer_or_a_lower_one(module: str) -> Non
     layer = layer_of(module)
     too_high = {one.name for one in ours(module) if layer_of(one.name) > layer}
     assert not too_high
+
+
+def test_the_front_door_opens_no_room_before_somebody_asks_for_it() -> None:
+    assert not [one for one in ours("pyromq") if one.at_import]
 
 
 def test_no_cycles_at_import_time() -> None:

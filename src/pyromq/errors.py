@@ -28,10 +28,18 @@
     │   ├── SubscriptionNotFound     the group does not subscribe to that topic here
     │   ├── SubscriptionNotLatest    the broker knows an older subscription: the client tries again
     │   ├── NotFound                 what was asked for (a key, an offset) is not there
-    │   └── ConsumerOffline          no such client is connected
+    │   ├── ConsumerOffline          no such client is connected
+    │   └── BrokerError              a broker's answer whose code has no type of its own here
     ├── CallFailed                   a request to another process got no answer
     │   ├── Unreachable              there is no connection, or it broke
     │   └── CallTimeout              no answer in time: it may have been carried out or not
+    ├── ClientError
+    │   ├── SendError                a send that did not go well; has the error of each attempt
+    │   │   ├── SendFailed           the message is certainly not stored
+    │   │   └── SendUnknown          the message may be stored or not: find out before it is sent again
+    │   ├── NoReply                  a request message was sent and nobody replied in time
+    │   ├── ClientClosed             used before it was started or after it was stopped
+    │   └── UnreadableBody           a body that says that it is compressed, and cannot be unpacked
     ├── OffsetNotFound               the asked position or id holds no message
     ├── IllegalOffset                an offset, queue or name that an offset table cannot hold
     ├── FilterSyntaxError            a subscription that cannot be understood: the consumer's fault; says where
@@ -257,3 +265,47 @@ class Unreachable(CallFailed):
 
 class CallTimeout(CallFailed):
     """No answer in time: it may have been carried out or not."""
+
+
+class BrokerError(ServiceError):
+    """A broker's answer whose code has no type of its own here."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class ClientError(PyroMQError):
+    """Something about the client itself, or about what it was asked to do."""
+
+
+class SendError(ClientError):
+    """A send that did not go well. `attempts` has the error of each try, in order."""
+
+    def __init__(self, message: str, attempts: Sequence[PyroMQError] = ()) -> None:
+        super().__init__(message)
+        self.attempts = tuple(attempts)
+
+
+class SendFailed(SendError):
+    """The message is certainly not stored."""
+
+
+class SendUnknown(SendError):
+    """The message may be stored or not. `receipt` is what the broker said of it, if it said something."""
+
+    def __init__(self, message: str, attempts: Sequence[PyroMQError] = (), receipt: object = None) -> None:
+        super().__init__(message, attempts)
+        self.receipt = receipt
+
+
+class NoReply(ClientError):
+    """A request message was sent, and nobody replied in time: whoever handles it may do so yet."""
+
+
+class ClientClosed(ClientError):
+    """Used before it was started or after it was stopped."""
+
+
+class UnreadableBody(ClientError):
+    """A body that says that it is compressed, and cannot be unpacked."""

@@ -17,11 +17,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from broker.fakes import PEER_HOST, STORE_HOST, Parts
 from pyromq.broker import delays as delays_module
 from pyromq.broker.delays import Delays
-from pyromq.broker.names import HALF_TOPIC, SCHEDULE_TOPIC
 from pyromq.clock import Clock, ManualClock, SystemClock
 from pyromq.config import FlushConfig
 from pyromq.errors import DiskFull, IllegalMessage
 from pyromq.model.message import Draft
+from pyromq.model.names import HALF_TOPIC, SCHEDULE_TOPIC
 from pyromq.model.topic import TopicConfig
 from pyromq.records import layout
 from pyromq.records.properties import encode_properties

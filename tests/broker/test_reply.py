@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from broker.fakes import STORE_HOST, FakePeer, Parts
-from pyromq.broker import names
 from pyromq.broker.clients import Member, Producers
 from pyromq.broker.processors.reply import ReplyProcessor
 from pyromq.broker.processors.send import SendProcessor
 from pyromq.clock import ManualClock
 from pyromq.errors import DiskFull, TopicNotFound
+from pyromq.model import names
 from pyromq.model.topic import TopicConfig
 from pyromq.records.properties import decode_properties
 from pyromq.wire.codes import ResponseCode

@@ -13,7 +13,6 @@ import pytest
 from broker.fakes import PEER_HOST, STORE_HOST, FakePeer, Parts
 from pyromq.broker import properties
 from pyromq.broker.delays import Delays
-from pyromq.broker.names import SCHEDULE_TOPIC
 from pyromq.broker.processors.send import MAX_IDS_BYTES, Sending, SendProcessor, unique_key_of
 from pyromq.config import FlushConfig, OverloadConfig
 from pyromq.errors import (
@@ -28,6 +27,7 @@ from pyromq.errors import (
 )
 from pyromq.model.group import GroupConfig
 from pyromq.model.message import StoredMessage
+from pyromq.model.names import SCHEDULE_TOPIC
 from pyromq.model.topic import Permission, TopicConfig
 from pyromq.records import layout
 from pyromq.records.batch import encode_batch

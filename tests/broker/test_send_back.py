@@ -11,12 +11,12 @@ import pytest
 
 from broker.fakes import PEER_HOST, STORE_HOST, FakePeer, Parts
 from pyromq.broker.delays import Delays
-from pyromq.broker.names import HALF_TOPIC, SCHEDULE_TOPIC
 from pyromq.broker.processors.send_back import SendBackProcessor
 from pyromq.clock import ManualClock
 from pyromq.errors import GroupNotFound, NoPermission, PyroMQError, ServiceError
 from pyromq.model.group import GroupConfig
 from pyromq.model.message import AppendedAt, Draft, StoredMessage
+from pyromq.model.names import HALF_TOPIC, SCHEDULE_TOPIC
 from pyromq.model.topic import TopicConfig
 from pyromq.records import layout
 from pyromq.records.message_id import encode_message_id

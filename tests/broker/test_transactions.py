@@ -9,13 +9,13 @@ import pytest
 
 from broker.fakes import PEER_HOST, STORE_HOST, FakePeer
 from broker.transaction_scene import ASIDE, COMMIT, HALVES, OPS, ROLL_BACK, UNKNOWN, Scene, questions
-from pyromq.broker.names import SCHEDULE_TOPIC
 from pyromq.broker.transactions import journal
 from pyromq.broker.transactions.ledger import Key
 from pyromq.config import FlushConfig
 from pyromq.config.broker import TransactionConfig
 from pyromq.errors import BadRequest, DiskFull, IllegalMessage, NoPermission, NotFound, OffsetNotFound, StoreFenced
 from pyromq.model.message import AppendedAt, Draft
+from pyromq.model.names import SCHEDULE_TOPIC
 from pyromq.records import layout, record
 from pyromq.records.message_id import decode_message_id, encode_message_id
 from pyromq.wire.requests import EndTransaction

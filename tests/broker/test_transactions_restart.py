@@ -13,11 +13,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from broker.fakes import PEER_HOST, STORE_HOST, Parts
 from broker.transaction_scene import ASIDE, COMMIT, HALVES, OPS, ROLL_BACK, Scene, now, questions
-from pyromq.broker.names import TRANSACTION_GROUP
 from pyromq.clock import ManualClock
 from pyromq.config.broker import TransactionConfig
 from pyromq.errors import CorruptQueue
 from pyromq.model.message import Draft
+from pyromq.model.names import TRANSACTION_GROUP
 from pyromq.model.topic import TopicConfig
 from pyromq.records.message_id import encode_message_id
 from pyromq.records.properties import encode_properties

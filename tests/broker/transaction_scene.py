@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from broker.fakes import STORE_HOST, FakePeer, Parts
-from pyromq.broker import names
 from pyromq.broker.clients import Member, Producers
 from pyromq.broker.delays import Delays
 from pyromq.broker.processors.send import SendProcessor
@@ -17,6 +16,7 @@ from pyromq.broker.processors.transaction import TransactionProcessor
 from pyromq.broker.transactions.check_back import CheckBack
 from pyromq.broker.transactions.journal import Journal
 from pyromq.clock import ManualClock
+from pyromq.model import names
 from pyromq.model.topic import TopicConfig
 from pyromq.records.message_id import decode_message_id
 from pyromq.wire.requests import CheckTransaction, EndTransaction, Request, SendMessage

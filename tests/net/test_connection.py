@@ -335,6 +335,67 @@ def test_calls_fail_when_the_connection_breaks_and_on_one_that_is_closed() -> No
     run(story())
 
 
+def ask_soon(connection: Connection, seconds: float = 5.0) -> asyncio.Future[Command]:
+    """A frame that was made elsewhere, and no timer for it."""
+    correlation_id = connection.next_id()
+    due = asyncio.get_running_loop().time() + seconds
+    return connection.call_nowait(correlation_id, request(correlation_id=correlation_id), due)
+
+
+def test_frames_that_were_made_elsewhere_leave_in_one_write_and_find_their_answers() -> None:
+    async def story() -> None:
+        peer = FakeTransport(Home(None))
+        calls = [ask_soon(peer.connection) for _ in range(3)]
+        await turns()
+        assert len(peer.writes) == 1
+        peer.feed(answer(3) + answer(1) + answer(2))
+        assert [(await call).correlation_id for call in calls] == [1, 2, 3]
+
+    run(story())
+
+
+def test_of_calls_without_timers_only_those_that_are_too_late_fail() -> None:
+    async def story() -> None:
+        peer = FakeTransport(Home(None))
+        patient, hasty = ask_soon(peer.connection), ask_soon(peer.connection, 0.01)
+        with pytest.raises(CallTimeout, match="gave no answer in time"):
+            await hasty
+        peer.feed(answer(2) + answer(1))
+        assert (await patient).correlation_id == 1
+        assert not peer.connection._calls
+        assert not peer.connection._due
+
+    run(story())
+
+
+def test_calls_without_timers_fail_when_the_connection_breaks_and_on_one_that_is_closed() -> None:
+    async def story() -> None:
+        peer = FakeTransport(Home(None))
+        call = ask_soon(peer.connection)
+        peer.connection.connection_lost(None)
+        with pytest.raises(Unreachable, match="broke"):
+            await call
+        with pytest.raises(Unreachable, match="closed"):
+            await ask_soon(peer.connection)
+
+    run(story())
+
+
+def test_every_request_is_signed_by_a_client_that_signs() -> None:
+    async def story() -> None:
+        home = Home(None)
+        home.sign = lambda command: command.fields.update(by="me")
+        peer = FakeTransport(home)
+        call = asyncio.ensure_future(ask(peer.connection))
+        peer.connection.tell(NotifyMembersChanged(group="g"))
+        await turns()
+        assert [one.fields["by"] for one in peer.answers] == ["me", "me"]
+        peer.feed(b"".join(answer(one.correlation_id) for one in peer.answers))
+        await call
+
+    run(story())
+
+
 def test_correlation_ids_go_round_and_pass_over_those_in_use() -> None:
     async def story() -> None:
         peer = FakeTransport(Home(None))

@@ -65,7 +65,11 @@ class Broker:
     @property
     def address(self) -> str:
         """Where clients reach this broker."""
-        return shown_address(self.config.client_host, self.server.port)
+        return shown_address(self.config.client_host, self._client_port)
+
+    @property
+    def _client_port(self) -> int:
+        return self.config.advertise_port or self.server.port
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -88,7 +92,7 @@ class Broker:
         client = Client()
         try:
             await self._listen_for_vips()
-            store_host = pack_address(self.config.client_host, self.server.port)
+            store_host = pack_address(self.config.client_host, self._client_port)
             parts = Parts(settings, self.store, tables, client, self.address, store_host, self.clock, self._rng)
             self.parts, self._service = parts, Service(parts.handlers())
             self.server.fast_path = parts.fast_path

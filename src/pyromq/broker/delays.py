@@ -22,13 +22,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from pyromq.broker import names, properties
+from pyromq.broker import properties
 from pyromq.broker.redraft import draft_of
 from pyromq.broker.topics import Topics
 from pyromq.broker.writer import Writer
 from pyromq.clock import Clock
 from pyromq.config import parse_delay_levels
 from pyromq.errors import CorruptStore, DiskFull, IllegalMessage, NoPermission, StoreError, StoreFenced
+from pyromq.model import names
 from pyromq.model.message import AppendedAt, Draft
 from pyromq.records import layout, record
 from pyromq.store.config_files import DelayOffsets

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pyromq.broker import names
 from pyromq.broker.compiled import KERNEL
 from pyromq.broker.overload import Overload
 from pyromq.broker.receipts import receipt_fields, stamp
@@ -24,6 +23,7 @@ from pyromq.broker.statistics import Statistics
 from pyromq.config import BrokerConfig
 from pyromq.config.broker import WRITE
 from pyromq.errors import PyroMQError
+from pyromq.model import names
 from pyromq.model.message import PackedHost
 from pyromq.model.topic import TopicConfig
 from pyromq.net.connection import Connection

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from pyromq.broker import names
 from pyromq.config import BrokerConfig
 from pyromq.errors import GroupNotFound, IllegalMessage
+from pyromq.model import names
 from pyromq.model.group import GroupConfig
 from pyromq.store.config_files import GroupTable
 

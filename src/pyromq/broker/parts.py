@@ -9,7 +9,6 @@ import random
 from collections.abc import Awaitable, Coroutine
 from typing import Any
 
-from pyromq.broker import names
 from pyromq.broker.clients import Consumers, Producers
 from pyromq.broker.cluster_queues import ClusterQueues
 from pyromq.broker.compiled import KERNEL
@@ -50,6 +49,7 @@ from pyromq.broker.transactions.journal import Journal
 from pyromq.broker.writer import Writer
 from pyromq.clock import Clock
 from pyromq.config import BrokerConfig, parse_delay_levels
+from pyromq.model import names
 from pyromq.model.data_version import DataVersion
 from pyromq.model.message import PackedHost
 from pyromq.model.topic import TopicConfig

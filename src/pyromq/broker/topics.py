@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from pyromq.broker import names
 from pyromq.config import BrokerConfig
 from pyromq.errors import IllegalMessage, TopicNotFound
+from pyromq.model import names
 from pyromq.model.topic import Permission, TopicConfig
 from pyromq.store.config_files import TopicTable
 

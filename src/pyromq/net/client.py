@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 
 from pyromq.config import LimitsConfig
 from pyromq.errors import CallTimeout, Unreachable
 from pyromq.net.address import parse_address
 from pyromq.net.connection import Connection
-from pyromq.net.home import Handle, Home
+from pyromq.net.home import Handle, Home, Sign
 from pyromq.wire.command import Command
 from pyromq.wire.requests import Request
 
@@ -16,17 +17,31 @@ CONNECT_SECONDS = 3.0
 
 
 class Client:
-    """Calls servers by address. `handle` answers what they ask in return."""
+    """Calls servers by address. `handle` answers what they ask in return.
 
-    def __init__(self, handle: Handle | None = None, limits: LimitsConfig | None = None) -> None:
+    With `tls` nobody is spoken to in plain text; `sign` is shown every request before it leaves.
+    """
+
+    def __init__(
+        self,
+        handle: Handle | None = None,
+        limits: LimitsConfig | None = None,
+        *,
+        tls: ssl.SSLContext | None = None,
+        sign: Sign | None = None,
+        connect_timeout_s: float = CONNECT_SECONDS,
+    ) -> None:
         self._home = Home(handle, limits)
+        self._home.sign = sign
+        self._tls = tls
+        self._connect_timeout_s = connect_timeout_s
         self._by_address: dict[str, Connection] = {}
         self._connecting: dict[str, asyncio.Lock] = {}
         self._is_closed = False
 
     async def call(self, address: str, request: Request, timeout_s: float = 3.0) -> Command:
         """The answer of the server at `host:port`. Raises Unreachable, CallTimeout."""
-        connection = await self._connection(address)
+        connection = await self.connect(address)
         self._home.tick += 1
         began = self._home.tick
         try:
@@ -38,9 +53,15 @@ class Client:
 
     async def tell(self, address: str, request: Request) -> None:
         """Send a request that has no answer. Raises Unreachable when nobody is there."""
-        (await self._connection(address)).tell(request)
+        (await self.connect(address)).tell(request)
 
-    async def _connection(self, address: str) -> Connection:
+    def connected(self, address: str) -> Connection | None:
+        """The open connection to an address, if there is one."""
+        known = self._by_address.get(address)
+        return known if known is not None and known.is_open else None
+
+    async def connect(self, address: str) -> Connection:
+        """The connection to an address, made now if there is none. Raises Unreachable."""
         known = self._by_address.get(address)
         if known is not None and known.is_open:
             return known
@@ -56,8 +77,10 @@ class Client:
         loop = asyncio.get_running_loop()
         try:
             host, port = parse_address(address)
-            async with asyncio.timeout(CONNECT_SECONDS):
-                _, connection = await loop.create_connection(lambda: Connection(self._home), host, port)
+            async with asyncio.timeout(self._connect_timeout_s):
+                _, connection = await loop.create_connection(lambda: Connection(self._home), host, port, ssl=self._tls)
+        except ssl.SSLError as error:
+            raise Unreachable(f"{address} and this client do not agree on TLS: {error}") from None
         except (OSError, ValueError, TimeoutError) as error:
             raise Unreachable(f"nobody answers at {address} ({str(error) or 'no answer in time'})") from None
         if self._is_closed:
@@ -70,10 +93,12 @@ class Client:
         self._is_closed = True
         open_ones = [connection for connection in self._by_address.values() if connection.is_open]
         self._by_address.clear()
-        if open_ones:
-            finishing = [asyncio.ensure_future(connection.finish()) for connection in open_ones]
-            _, late = await asyncio.wait(finishing, timeout=grace_s)
-            for task in late:
+        finishing = [asyncio.ensure_future(connection.finish()) for connection in open_ones]
+        try:
+            if finishing:
+                await asyncio.wait(finishing, timeout=grace_s)
+        finally:  # also when whoever closes is cancelled
+            for task in finishing:
                 task.cancel()
-        for connection in open_ones:
-            connection.abort()
+            for connection in open_ones:
+                connection.abort()

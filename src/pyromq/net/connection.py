@@ -36,6 +36,8 @@ log = logging.getLogger("pyromq.net")
 WRITE_BYTES = 1 << 20
 #: What a request costs while it waits for its answer, beside its own bytes.
 WAITING_BYTES = 4 << 10
+#: How often answers that are too late are looked for.
+WATCH_SECONDS = 0.05
 #: How long a peer has to take its last answers and close, before we do.
 LINGER_SECONDS = 1.0
 #: Correlation ids are 32-bit numbers, and not negative.
@@ -48,10 +50,10 @@ class Connection(asyncio.BufferedProtocol):
     """A `Peer`, and the protocol that asyncio drives."""
 
     __slots__ = (
-        "_calls", "_flush_is_due", "_frames", "_home", "_in_flight", "_in_flight_bytes", "_is_closed", "_is_halted",
-        "_is_leaving", "_is_reading_paused", "_last_id", "_loop", "_lost", "_out", "_out_bytes", "_stalled_since",
-        "_taken", "_transport", "_written", "address", "host", "last_tick", "packed_address", "partial_bytes",
-        "unsent_bytes",
+        "_calls", "_due", "_flush_is_due", "_frames", "_home", "_in_flight", "_in_flight_bytes", "_is_closed",
+        "_is_halted", "_is_leaving", "_is_reading_paused", "_is_watching", "_last_id", "_loop", "_lost", "_out",
+        "_out_bytes", "_stalled_since", "_taken", "_transport", "_written", "address", "host", "last_tick",
+        "packed_address", "partial_bytes", "unsent_bytes",
     )  # fmt: skip
 
     def __init__(self, home: Home) -> None:
@@ -84,6 +86,9 @@ class Connection(asyncio.BufferedProtocol):
         #: Requests of our own that wait for an answer.
         self._calls: dict[int, asyncio.Future[Command]] = {}
         self._last_id = 0
+        #: When those of them that have no timer of their own are too late.
+        self._due: dict[int, float] = {}
+        self._is_watching = False
 
         #: Closes as soon as what is ready has been handed to the transport.
         self._is_closed = False
@@ -113,6 +118,7 @@ class Connection(asyncio.BufferedProtocol):
                 call.set_exception(Unreachable(f"the connection to {self.address} broke"))
                 call.exception()  # looked at, even when whoever waits is gone too
         self._calls.clear()
+        self._due.clear()
         for waiting, flags in tuple(self._in_flight.items()):
             if flags & FLAG_ONE_WAY:  # that is carried out even when its sender is gone
                 self._home.orphans.add(waiting)
@@ -205,6 +211,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _take_answer(self, command: Command) -> None:
         call = self._calls.pop(command.correlation_id, None)
+        self._due.pop(command.correlation_id, None)
         if call is not None and not call.done():
             call.set_result(command)
 
@@ -340,15 +347,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def tell(self, request: Request) -> None:
         if self.is_open:
-            self.put_bytes(encode_frame(encode_request(request, self._next_id(), one_way=True)))
+            self.put_bytes(self._request_frame(request, self.next_id(), one_way=True))
 
     async def call(self, request: Request, timeout_s: float) -> Command:
         if not self.is_open:
             raise Unreachable(f"the connection to {self.address} is closed")
-        correlation_id = self._next_id()
-        frame = encode_frame(encode_request(request, correlation_id))
-        answer: asyncio.Future[Command] = self._loop.create_future()
-        self._calls[correlation_id] = answer
+        correlation_id = self.next_id()
+        frame = self._request_frame(request, correlation_id)
+        answer = self._expect(correlation_id)
         self.put_bytes(frame)
         try:
             async with asyncio.timeout(timeout_s):
@@ -358,7 +364,46 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             self._calls.pop(correlation_id, None)
 
-    def _next_id(self) -> int:
+    def call_nowait(self, correlation_id: int, frame: bytes, due: float) -> asyncio.Future[Command]:
+        """Send a frame that was made elsewhere, with an id of `next_id`; the answer, or CallTimeout soon after `due`.
+
+        `due` is in the loop's time. There is no timer for each call: somebody looks at all of them now and then.
+        """
+        answer = self._expect(correlation_id)
+        if not self.is_open:
+            del self._calls[correlation_id]
+            answer.set_exception(Unreachable(f"the connection to {self.address} is closed"))
+            return answer
+        self._due[correlation_id] = due
+        self.put_bytes(frame)
+        if not self._is_watching:
+            self._is_watching = True
+            self._loop.call_later(WATCH_SECONDS, self._look_for_late_answers)
+        return answer
+
+    def _look_for_late_answers(self) -> None:
+        now = self._loop.time()
+        for correlation_id in [one for one, due in self._due.items() if due <= now]:
+            del self._due[correlation_id]
+            answer = self._calls.pop(correlation_id, None)
+            if answer is not None and not answer.done():
+                answer.set_exception(CallTimeout(f"{self.address} gave no answer in time"))
+        self._is_watching = bool(self._due)
+        if self._is_watching:
+            self._loop.call_later(WATCH_SECONDS, self._look_for_late_answers)
+
+    def _expect(self, correlation_id: int) -> asyncio.Future[Command]:
+        answer: asyncio.Future[Command] = self._loop.create_future()
+        self._calls[correlation_id] = answer
+        return answer
+
+    def _request_frame(self, request: Request, correlation_id: int, *, one_way: bool = False) -> bytes:
+        command = encode_request(request, correlation_id, one_way=one_way)
+        if self._home.sign is not None:
+            self._home.sign(command)
+        return encode_frame(command)
+
+    def next_id(self) -> int:
         self._last_id = self._last_id + 1 & _ID_MASK
         while self._last_id in self._calls:  # it went round while somebody waited
             self._last_id = self._last_id + 1 & _ID_MASK

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from pyromq.net.connection import Connection
 
 Handle = Callable[[Command, Peer], Answer]
+#: Puts into a request what says who sends it.
+Sign = Callable[[Command], None]
 
 #: Where a read puts its bytes. One buffer serves all connections: it is looked at before anybody else reads.
 READ_BYTES = 256 << 10
@@ -61,6 +63,7 @@ class Home:
             fields=self.limits.max_header_fields,
         )
         self.fast_path: FastPath | None = None
+        self.sign: Sign | None = None
         self.complaints = Complaints(clock or SystemClock())
         self.scratch = memoryview(bytearray(READ_BYTES))
         self.connections: set[Connection] = set()

@@ -48,6 +48,10 @@ class Service:
     def knows(self, kind: type[Request]) -> bool:
         return kind in self._handlers
 
+    def register(self, kind: type[Request], handler: Handler) -> None:
+        """From now on this one handles such requests."""
+        self._handlers[kind] = handler
+
 
 def answer_for(error: BaseException, command: Command, peer: Peer) -> Response:
     """The answer that tells the client of an error."""

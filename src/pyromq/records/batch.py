@@ -18,13 +18,12 @@ _HEAD = struct.Struct(">IIIiI")  # size, magic, CRC, user flag, body length
 
 def encode_batch(messages: list[tuple[int, bytes, bytes]]) -> bytes:
     """(user flag, body, properties) of each message, as a client sends them."""
-    return b"".join(
-        _HEAD.pack(_HEAD.size + len(body) + 2 + len(properties), 0, 0, flag, len(body))
-        + body
-        + len(properties).to_bytes(2, "big")
-        + properties
-        for flag, body, properties in messages
-    )
+    pieces: list[bytes] = []
+    pack, least = _HEAD.pack, _HEAD.size + 2
+    for flag, body, properties in messages:
+        size = len(properties)
+        pieces += (pack(least + len(body) + size, 0, 0, flag, len(body)), body, size.to_bytes(2, "big"), properties)
+    return b"".join(pieces)
 
 
 def split_batch(template: Draft) -> Iterator[Draft]:

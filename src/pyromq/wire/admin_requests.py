@@ -339,6 +339,18 @@ class AskConsumerStatus(Request):
     group: str = text("group")
 
 
+@dataclass(slots=True, kw_only=True)
+class ResetClientOffsets(Request):
+    """Broker to client: go on from these offsets. The body has them by queue."""
+
+    CODE = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
+
+    topic: str = text("topic")
+    group: str = text("group")
+    timestamp_ms: int = int64("timestamp", default=0)
+    force: bool = boolean("isForce", default=False)
+
+
 # --- who consumes what -----------------------------------------------------------------------------------------------
 
 
@@ -409,5 +421,5 @@ register(
     DeleteGroup, UpdateForbidden, GetConsumeStats, GetBrokerConsumeStats, GetAllOffsets, GetAllDelayOffsets,
     ResetOffset, QueryCorrectionOffset, CloneOffsets, GetConsumerConnections, GetProducerConnections, GetAllProducers,
     GetRunningInfo, ConsumeDirectly, GetConsumerStatus, AskConsumerStatus, GetRuntimeInfo, ViewStats, GetBrokerConfig,
-    UpdateBrokerConfig, QueryAssignment, SetRequestMode, GetRequestModes, GetReplication,
+    UpdateBrokerConfig, QueryAssignment, SetRequestMode, GetRequestModes, GetReplication, ResetClientOffsets,
 )  # fmt: skip

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from pyromq.broker import names
 from pyromq.broker.attributes import changed_attributes
 from pyromq.broker.groups import Groups
 from pyromq.broker.locks import QueueLocks
@@ -15,6 +14,7 @@ from pyromq.broker.progress import Progress
 from pyromq.broker.resets import Resets
 from pyromq.broker.statistics import Statistics
 from pyromq.errors import BadRequest, GroupNotFound, IllegalMessage
+from pyromq.model import names
 from pyromq.model.group import GroupConfig
 from pyromq.net.peer import Peer
 from pyromq.net.service import Handler

@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
 
-from pyromq.broker import names
 from pyromq.broker.clients import Consumers
 from pyromq.broker.groups import Groups
 from pyromq.broker.progress import Progress
@@ -20,6 +19,7 @@ from pyromq.broker.topics import Topics
 from pyromq.clock import Clock
 from pyromq.config import BrokerConfig
 from pyromq.errors import BadRequest, GroupNotFound, IllegalMessage, ServiceError
+from pyromq.model import names
 from pyromq.model.data_version import DataVersion
 from pyromq.model.json_form import INT64_MAX
 from pyromq.model.topic import TopicConfig

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from pyromq.broker import names
 from pyromq.broker.attributes import changed_topic_attributes, parse_changes
 from pyromq.broker.clients import Consumers
 from pyromq.broker.processors.admin_clients import subscription_form
@@ -23,6 +22,7 @@ from pyromq.broker.statistics import Statistics
 from pyromq.broker.topics import MAX_QUEUES, Topics
 from pyromq.config import BrokerConfig
 from pyromq.errors import BadRequest, IllegalMessage, NotFound, NotNow, ServiceError
+from pyromq.model import names
 from pyromq.model.topic import Permission, TopicConfig
 from pyromq.net.peer import Peer
 from pyromq.net.service import Handler

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 
 import orjson
 
-from pyromq.broker import names
 from pyromq.broker.assignment import STRATEGIES, share_of
 from pyromq.broker.clients import Consumers
 from pyromq.broker.cluster_queues import ClusterQueues, Queues
@@ -18,6 +17,7 @@ from pyromq.broker.groups import Groups
 from pyromq.broker.request_modes import RequestModeTable
 from pyromq.broker.topics import Topics
 from pyromq.errors import BadRequest, NoPermission, NotSupported
+from pyromq.model import names
 from pyromq.net.peer import Peer
 from pyromq.net.service import Handler
 from pyromq.wire import admin_requests as ask

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 
 import orjson
 
-from pyromq.broker import names
 from pyromq.broker.clients import ConsumerGroup, Consumers, ConsumerSeen, Member, Producers
 from pyromq.broker.groups import Groups
 from pyromq.broker.locks import QueueLocks
@@ -25,6 +24,7 @@ from pyromq.errors import (
     WrongShape,
 )
 from pyromq.filters.subscription import SQL92, Subscription, build
+from pyromq.model import names
 from pyromq.model.ids import QueueId
 from pyromq.model.json_form import from_json
 from pyromq.model.lenient_json import loads

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from pyromq.broker import names, properties
+from pyromq.broker import properties
 from pyromq.broker.groups import Groups
 from pyromq.broker.overload import Overload
 from pyromq.broker.receipts import receipt_fields, stamped
@@ -22,6 +22,7 @@ from pyromq.broker.writer import Writer
 from pyromq.config import BrokerConfig
 from pyromq.config.broker import WRITE
 from pyromq.errors import BadRequest, IllegalMessage, NoPermission, NotNow
+from pyromq.model import names
 from pyromq.model.group import GroupConfig
 from pyromq.model.ids import LogPosition
 from pyromq.model.message import AppendedAt, Draft, PackedHost

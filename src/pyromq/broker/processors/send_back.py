@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
-from pyromq.broker import names, properties
+from pyromq.broker import properties
 from pyromq.broker.groups import Groups
 from pyromq.broker.overload import Overload
 from pyromq.broker.processors.send import retry_limit
@@ -23,6 +23,7 @@ from pyromq.broker.writer import Writer
 from pyromq.config import BrokerConfig
 from pyromq.config.broker import WRITE
 from pyromq.errors import NoPermission, OffsetNotFound, ServiceError
+from pyromq.model import names
 from pyromq.model.group import GroupConfig
 from pyromq.model.ids import LogPosition
 from pyromq.model.message import Draft, PackedHost

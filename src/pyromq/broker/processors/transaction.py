@@ -10,13 +10,14 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from pyromq.broker import names, properties
+from pyromq.broker import properties
 from pyromq.broker.processors.send import Sending, receipt_for
 from pyromq.broker.transactions import forms
 from pyromq.broker.transactions.journal import Journal
 from pyromq.broker.transactions.ledger import Half
 from pyromq.config import BrokerConfig
 from pyromq.errors import BadRequest, NoPermission, NotFound, OffsetNotFound, PyroMQError
+from pyromq.model import names
 from pyromq.model.message import Draft
 from pyromq.net.peer import Peer
 from pyromq.records.layout import FLAG_COMMITTED, FLAG_ROLLED_BACK

@@ -12,7 +12,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from pyromq.broker import names
 from pyromq.broker.clients import Producers
 from pyromq.broker.topics import Topics
 from pyromq.broker.transactions import forms
@@ -21,6 +20,7 @@ from pyromq.broker.transactions.ledger import Act, Half, Limits, Step
 from pyromq.clock import Clock
 from pyromq.config import BrokerConfig
 from pyromq.errors import CorruptStore, DiskFull, IllegalMessage, OffsetNotFound, PyroMQError, StoreFenced
+from pyromq.model import names
 from pyromq.model.message import Draft
 from pyromq.net.peer import Peer
 from pyromq.store.platform import what_to_do

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from pyromq.broker import names, properties
+from pyromq.broker import properties
 from pyromq.broker.redraft import draft_of
 from pyromq.broker.transactions.ledger import Half, Key
 from pyromq.errors import IllegalMessage
+from pyromq.model import names
 from pyromq.model.message import AppendedAt, Draft, PackedHost
 from pyromq.records import layout, record
 from pyromq.records.message_id import encode_message_id

@@ -15,12 +15,12 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from pyromq.broker import names
 from pyromq.broker.transactions import forms
 from pyromq.broker.transactions.ledger import Half, Key, Ledger
 from pyromq.broker.writer import Writer
 from pyromq.clock import Clock
 from pyromq.errors import CorruptStore, DiskFull, IllegalMessage
+from pyromq.model import names
 from pyromq.model.message import AppendedAt, Draft, PackedHost
 from pyromq.store.config_files import ConsumerOffsets
 from pyromq.store.message_store import MessageStore

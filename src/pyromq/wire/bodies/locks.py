@@ -61,3 +61,30 @@ def decode_lock_request(body: bytes) -> LockRequest:
 
 def encode_locked(queues: Iterable[MessageQueue]) -> bytes:
     return orjson.dumps({"lockOKMQSet": [queue.to_json() for queue in queues]})
+
+
+# --- as a client says and hears it -----------------------------------------------------------------------------------
+
+
+def encode_lock_request(group: str, client_id: str, queues: Iterable[tuple[str, str, int]]) -> bytes:
+    """RocketMQ's LockBatchRequestBody, for locking and unlocking; queues are topic, broker name and number."""
+    return orjson.dumps(
+        {
+            "clientId": client_id,
+            "consumerGroup": group,
+            "mqSet": [MessageQueue(*queue).to_json() for queue in queues],
+            "onlyThisBroker": False,
+        }
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Locked:
+    queues: tuple[MessageQueue, ...] = field(default=(), metadata=in_json("lockOKMQSet", _queues))
+    unknown: Mapping[str, Json] = field(default_factory=dict)
+
+
+def decode_locked(body: bytes) -> frozenset[tuple[str, str, int]]:
+    """The queues that were locked. Raises BadRequest."""
+    locked = read_body(_Locked, body, "the list of locked queues", MAX_BYTES)
+    return frozenset((queue.topic, queue.broker_name, queue.queue_id) for queue in locked.queues)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from pyromq.errors import NotJson
+from pyromq.errors import BadRequest, NotJson, WrongShape
 from pyromq.model.data_version import DataVersion
-from pyromq.model.json_form import Json, JsonObject, to_json
+from pyromq.model.json_form import INT64, Json, JsonObject, from_json, to_json
 from pyromq.wire import fastjson
 from pyromq.wire.bodies.locks import MessageQueue
 
@@ -47,3 +47,24 @@ def encode_consumer_status(clients: Mapping[str, Json]) -> bytes:
     """RocketMQ's GetConsumerStatusBody, by client id."""
     form: JsonObject = {"consumerTable": dict(clients), "messageQueueTable": {}}
     return fastjson.dumps(form)
+
+
+# --- as a client hears and says it -----------------------------------------------------------------------------------
+
+
+def decode_reset(body: bytes) -> dict[tuple[str, str, int], int]:
+    """Where a consumer is to go on, by topic, broker name and queue. Raises BadRequest."""
+    try:
+        form = fastjson.loads(body)
+        table = form.get("offsetTable") if isinstance(form, dict) else None
+        pairs = table.pairs if isinstance(table, fastjson.ObjectKeyed) else ()
+        queues = ((from_json(MessageQueue, key), offset) for key, offset in pairs)
+        return {(queue.topic, queue.broker_name, queue.queue_id): INT64(offset) for queue, offset in queues}
+    except (NotJson, WrongShape) as problem:
+        raise BadRequest(f"the offsets to go on from cannot be read: {problem}") from None
+
+
+def encode_client_status(offsets: Iterable[tuple[MessageQueue, int]]) -> bytes:
+    """RocketMQ's GetConsumerStatusBody, as a client answers it."""
+    table = fastjson.ObjectKeyed(tuple((queue.to_json(), offset) for queue, offset in offsets))
+    return fastjson.dumps({"messageQueueTable": table})

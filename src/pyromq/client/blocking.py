@@ -1,0 +1,134 @@
+"""What the blocking face of the client stands on: an event loop in a thread of its own, and a way to wait for it.
+
+All blocking clients of a process share one such thread. It begins with the first and ends with the process; it runs
+nothing but the client. After a fork the child gets a new one: what the parent had opened stays the parent's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, contextmanager
+from typing import Any, Generic, Self, TypeVar
+
+from pyromq.errors import ClientError
+
+T = TypeVar("T")
+Behind = TypeVar("Behind")
+Async = TypeVar("Async", bound=AbstractAsyncContextManager[Any, Any])
+
+#: How long the end of the process waits for clients that nobody closed.
+END_SECONDS = 2.0
+
+
+class Portal:
+    """A running event loop in a thread, and the way into it."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._loop = _new_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="pyromq", daemon=True)
+        self._thread.start()
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the loop, and wait for what it returns or raises."""
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise ClientError(
+                "a blocking client was used within the client's own thread, which would wait for itself: use the async "
+                "one there"
+            )
+        done: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return done.result()
+        except BaseException:  # Ctrl-C, above all: what nobody waits for any more should not go on
+            done.cancel()
+            raise
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Call a plain function in the loop's thread."""
+
+        async def called() -> T:
+            return function()
+
+        return self.wait(called())
+
+    def stop(self) -> None:
+        if self.pid == os.getpid() and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(END_SECONDS)
+
+
+_shared: Portal | None = None
+_starting = threading.Lock()
+
+
+def shared_portal() -> Portal:
+    """The one of this process."""
+    global _shared
+    with _starting:
+        if _shared is None or _shared.pid != os.getpid():
+            _shared = Portal()
+            atexit.register(_shared.stop)
+        return _shared
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+class BlockingPart(Generic[Behind]):
+    """Something whose methods return when the work is done."""
+
+    def __init__(self, behind: Behind) -> None:
+        self._behind = behind
+
+    def _wait(self, work: Awaitable[T]) -> T:
+        return shared_portal().wait(_as_coroutine(work))
+
+    def _call(self, function: Callable[[], T]) -> T:
+        return shared_portal().call(function)
+
+    def _each(self, items: AsyncIterator[T]) -> Iterator[T]:
+        """The items of an async iterator, one after the other."""
+        while True:
+            try:
+                item = self._wait(anext(items))
+            except StopAsyncIteration:
+                return
+            yield item
+
+    @contextmanager
+    def _within(self, block: AbstractAsyncContextManager[T]) -> Iterator[T]:
+        """The block of an async context manager, for a `with` that is not async."""
+        value = self._wait(block.__aenter__())
+        try:
+            yield value
+        except BaseException as error:
+            if not self._wait(block.__aexit__(type(error), error, error.__traceback__)):
+                raise
+        else:
+            self._wait(block.__aexit__(None, None, None))
+
+
+class Blocking(BlockingPart[Async]):
+    """A client. `with` starts it and stops it."""
+
+    def __enter__(self) -> Self:
+        self._wait(self._behind.__aenter__())
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self._wait(self._behind.__aexit__(kind, error, trace))
+
+
+async def _as_coroutine(work: Awaitable[T]) -> T:
+    return await work

@@ -1,0 +1,153 @@
+"""Handling messages in the order of their queue: one at a time for each queue, and only while its lock is held.
+
+A message that fails is tried again in its place after a pause, and holds back those behind it; after the last attempt
+it goes to the dead letters and the queue goes on. Before every message the lock is looked at: one that may belong to
+another member by now stops the queue, and keeps the order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyromq.client.consuming.lane import Lane
+from pyromq.client.consuming.listeners import Listeners
+from pyromq.client.consuming.process_queue import Run
+from pyromq.client.consuming.queue_locks import QueueLocks
+from pyromq.client.consuming.sending_back import SendingBack
+from pyromq.client.consuming.settings import ConsumerSettings
+from pyromq.client.consuming.verdicts import DeadLetter
+from pyromq.client.received import ReceivedMessage
+from pyromq.client.session import Session
+
+log = logging.getLogger("pyromq.client")
+
+#: How often it is looked whether the lock is there again.
+LOCK_SECONDS = 0.1
+SLICE_SECONDS = 0.005
+
+
+@dataclass(slots=True)
+class _Track:
+    """What one queue has to do, and the task that does it."""
+
+    runs: deque[Run] = field(default_factory=deque)
+    stirred: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[Any] | None = None
+
+
+class OrderedHandling:
+    """Of one consumer; the same face as `Workers`."""
+
+    def __init__(
+        self,
+        session: Session,
+        settings: ConsumerSettings,
+        listeners: Listeners,
+        sending_back: SendingBack,
+        locks: QueueLocks,
+    ) -> None:
+        self._session = session
+        self._settings = settings
+        self._listeners = listeners
+        self._sending_back = sending_back
+        self._locks = locks
+        self._tracks: dict[Lane, _Track] = {}
+        self.failed = 0
+
+    def start(self) -> None:
+        """Each queue has its own task, from its first message on."""
+
+    def arrived(self, lane: Lane, run: Run) -> None:
+        track = self._tracks.get(lane)
+        if track is None:
+            track = self._tracks[lane] = _Track()
+            track.task = self._session.spawn(self._work(lane, track))
+        track.runs.append(run)
+        track.stirred.set()
+
+    def forget_dropped(self) -> None:
+        """Queues were given away: their tasks end."""
+        for lane, track in list(self._tracks.items()):
+            if lane.is_dropped:
+                del self._tracks[lane]
+                track.stirred.set()
+
+    def runs(self, task: asyncio.Task[Any] | None) -> bool:
+        """Whether a task is one of those that handle messages."""
+        return any(track.task is task for track in self._tracks.values())
+
+    async def stop(self) -> None:
+        """Let the messages that are being handled end; cancel what does not within the grace."""
+        tasks = [track.task for track in self._tracks.values() if track.task is not None]
+        for track in self._tracks.values():
+            track.stirred.set()
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=self._settings.stop_grace_s)
+            for task in late:
+                task.cancel()
+            if late:
+                log.warning("%d handlers were cancelled: they did not end in time", len(late))
+                await asyncio.wait(late)
+
+    # --- one queue ---------------------------------------------------------------------------------------------------
+
+    async def _work(self, lane: Lane, track: _Track) -> None:
+        while not lane.is_dropped and not lane.is_leaving:
+            if not track.runs:
+                track.stirred.clear()
+                await track.stirred.wait()
+                continue
+            await self._handle_run(lane, track.runs.popleft())
+
+    async def _handle_run(self, lane: Lane, run: Run) -> None:
+        listener = self._listeners.of(lane.queue.topic)
+        now = self._session.clock.monotonic
+        until = now() + SLICE_SECONDS
+        for index, message in run.todo:
+            while not await self._handle(lane, run, index, message, listener.handle):
+                if lane.is_leaving or run.is_void:
+                    return
+            if now() > until:
+                await asyncio.sleep(0)
+                until = now() + SLICE_SECONDS
+
+    async def _handle(self, lane: Lane, run: Run, index: int, message: ReceivedMessage, handle: Any) -> bool:
+        """Whether the next message may be handled; if not, this one is tried again unless the queue is gone."""
+        if not self._locks.holds(lane):
+            await asyncio.sleep(LOCK_SECONDS)
+            return False
+        if run.is_void or lane.is_leaving:
+            return False
+        lane.is_busy = True
+        try:
+            await handle(message)
+            run.finish(index)
+        except Exception as error:  # noqa: BLE001  handlers are the program's own: anything is tried again
+            if not await self._is_given_up(message, error):
+                return False
+            run.finish(index)
+        finally:
+            lane.is_busy = False
+            lane.handled_ms = self._session.clock.now_ms()
+        return True
+
+    async def _is_given_up(self, message: ReceivedMessage, error: Exception) -> bool:
+        self.failed += 1
+        log.warning(
+            "%s of %s could not be handled (attempt %d)", message.message_id, message.topic, message.delivery_attempt,
+            exc_info=error,
+        )  # fmt: skip
+        if isinstance(error, DeadLetter) or message.delivery_attempt >= self._settings.max_attempts:
+            if self._settings.broadcast:
+                log.error("%s of %s is given up", message.message_id, message.topic)
+                return True
+            if await self._sending_back.send_back(message, DeadLetter()):
+                return True
+        else:
+            message.reconsume_times += 1
+        await asyncio.sleep(self._settings.pause_s)
+        return False

@@ -1,0 +1,64 @@
+"""The settings of consumers, with the reason beside each; checked when a consumer is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyromq.client.consuming.starting_point import ConsumeFrom
+from pyromq.client.consuming.strategies import Strategy, average
+from pyromq.client.received import ReceivedMessage
+from pyromq.errors import ConfigError
+
+#: A delay level, or a function that chooses one for a message that failed. 0 leaves it to the broker.
+RetryDelay = int | Callable[[ReceivedMessage], int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerSettings:
+    group: str
+    strategy: Strategy = average
+    consume_from: ConsumeFrom | float = ConsumeFrom.LAST
+    #: Handlers at work at the same time. When order matters, one for each queue instead.
+    concurrency: int = 20
+    ordered: bool = False
+    broadcast: bool = False
+    #: Deliveries in all; a message that failed the last one is a dead letter.
+    max_attempts: int = 16
+    retry_delay: RetryDelay = 0
+    #: The pause before a message that failed is tried again where order matters, and where nobody else can be asked.
+    pause_s: float = 1.0
+    #: Of one fetch. A broker gives as many as it allows: RocketMQ's 32, unless it is set otherwise.
+    fetch_messages: int = 1024
+    fetch_bytes: int = 1 << 20
+    #: How long a broker may keep a fetch that finds nothing.
+    hold_s: float = 15.0
+    #: Fetched and not handled, of all queues together; every queue may fetch once in any case.
+    max_buffered_messages: int = 20_000
+    max_buffered_bytes: int = 64 << 20
+    commit_every_s: float = 5.0
+    #: How long handlers that are at work at the end may take.
+    stop_grace_s: float = 10.0
+    #: Where a consumer that gets every message keeps its progress.
+    offsets_dir: Path | None = None
+
+    def __post_init__(self) -> None:
+        if not self.group.strip():
+            raise ConfigError('no group is given: consumers that share their work have the same name, group="mailer"')
+        for name in ("concurrency", "max_attempts", "fetch_messages", "fetch_bytes", "max_buffered_messages"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be 1 at least", name)
+        for name in ("hold_s", "commit_every_s", "stop_grace_s", "pause_s", "max_buffered_bytes"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} must be above 0", name)
+
+    @property
+    def needs_locks(self) -> bool:
+        """Order is kept by one member at a time; who gets every message has no others to keep out."""
+        return self.ordered and not self.broadcast
+
+    @property
+    def model(self) -> str:
+        """RocketMQ's word for it."""
+        return "BROADCASTING" if self.broadcast else "CLUSTERING"

@@ -1,0 +1,175 @@
+"""Handling messages of any queue, many at a time: a fixed number of workers take what has been fetched.
+
+Nothing is made for a message, no task and no timer. A worker takes the next message of the oldest run, and when nothing
+is left it waits until something arrives. Handlers that never wait for anything are interrupted now and then, so that
+the loop does its other work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from pyromq.client.consuming.lane import Lane
+from pyromq.client.consuming.listeners import Listener, Listeners
+from pyromq.client.consuming.process_queue import Run
+from pyromq.client.consuming.sending_back import SendingBack
+from pyromq.client.consuming.settings import ConsumerSettings
+from pyromq.client.received import ReceivedMessage
+from pyromq.client.session import Session
+
+log = logging.getLogger("pyromq.client")
+
+#: How long a worker goes on without giving the loop a turn, and after how many messages it looks at the clock.
+SLICE_SECONDS = 0.005
+LOOK_MASK = 31
+#: The pause before a message is tried again that could not be sent back.
+AGAIN_SECONDS = 5.0
+
+
+class Workers:
+    """Of one consumer."""
+
+    def __init__(
+        self, session: Session, settings: ConsumerSettings, listeners: Listeners, sending_back: SendingBack
+    ) -> None:
+        self._session = session
+        self._settings = settings
+        self._listeners = listeners
+        self._sending_back = sending_back
+        self._ready: deque[Run] = deque()
+        self._idle: deque[asyncio.Future[None]] = deque()
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._is_stopping = False
+        self.failed = 0
+
+    def start(self) -> None:
+        self._tasks = [self._session.spawn(self._work()) for _ in range(self._settings.concurrency)]
+
+    def arrived(self, lane: Lane, run: Run) -> None:
+        """Messages to handle."""
+        lane.handled_ms = lane.fetched_ms
+        self._offer(run, run.left)
+
+    def _offer(self, run: Run, count: int) -> None:
+        self._ready.append(run)
+        for _ in range(min(count, len(self._idle))):
+            waiting = self._idle.popleft()
+            if not waiting.done():
+                waiting.set_result(None)
+
+    def runs(self, task: asyncio.Task[Any] | None) -> bool:
+        """Whether a task is one of the workers: it handles a message just now."""
+        return task in self._tasks
+
+    async def stop(self) -> None:
+        """Let handlers that are at work end; cancel those that do not within the grace."""
+        self._is_stopping = True
+        while self._idle:
+            waiting = self._idle.popleft()
+            if not waiting.done():
+                waiting.set_result(None)
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=self._settings.stop_grace_s)
+            for task in late:
+                task.cancel()
+            if late:
+                log.warning("%d handlers were cancelled: they did not end in time", len(late))
+                await asyncio.wait(late)
+
+    # --- a worker ----------------------------------------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        ready = self._ready
+        while True:
+            if not ready:
+                if self._is_stopping:
+                    return
+                await self._wait()
+                continue
+            run = ready[0]
+            todo = run.todo
+            listener = self._listeners.of(run.owner.queue.topic)
+            if listener.batch:
+                await self._handle_batches(run, todo, listener)
+            else:
+                await self._handle_each(run, todo, listener)
+            # Nothing was awaited since `todo` came to its end, so the run is still what it was then.
+            if ready and ready[0] is run and run.todo is todo:
+                ready.popleft()
+
+    async def _wait(self) -> None:
+        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._idle.append(waiting)
+        await waiting
+
+    async def _handle_each(self, run: Run, todo: Iterator[tuple[int, ReceivedMessage]], listener: Listener) -> None:
+        """The busiest loop of a consumer: `Run.finish` is written out in it."""
+        handle, done = listener.call, run.done
+        now = self._session.clock.monotonic
+        until = now() + SLICE_SECONDS
+        for index, message in todo:
+            try:
+                await handle(message)
+            except Exception as error:  # noqa: BLE001  handlers are the program's own: anything asks for redelivery
+                await self._failed(run, index, message, error)
+            else:
+                done[index] = 1
+                run.left -= 1
+                if not run.left:
+                    run.owner.settle()
+            if not index & LOOK_MASK and now() > until:
+                await asyncio.sleep(0)
+                until = now() + SLICE_SECONDS
+
+    async def _handle_batches(self, run: Run, todo: Iterator[tuple[int, ReceivedMessage]], listener: Listener) -> None:
+        while taken := list(islice(todo, listener.batch)):
+            try:
+                await listener.call([message for _, message in taken])
+            except Exception as error:  # noqa: BLE001
+                for index, message in taken:
+                    await self._failed(run, index, message, error)
+            else:
+                for index, _ in taken:
+                    run.finish(index)
+            await asyncio.sleep(0)
+
+    # --- what failed -------------------------------------------------------------------------------------------------
+
+    async def _failed(self, run: Run, index: int, message: ReceivedMessage, error: Exception) -> None:
+        self.failed += 1
+        log.warning(
+            "%s of %s could not be handled (attempt %d)", message.message_id, message.topic, message.delivery_attempt,
+            exc_info=error,
+        )  # fmt: skip
+        if run.is_void or run.owner.is_dropped:
+            return  # it is somebody else's now
+        if self._settings.broadcast:
+            is_over = await self._is_given_up(message)
+        else:
+            is_over = await self._sending_back.send_back(message, error)
+        if is_over:
+            run.finish(index)
+        else:
+            pause_s = self._settings.pause_s if self._settings.broadcast else AGAIN_SECONDS
+            self._session.spawn(self._again(run, index, pause_s))
+
+    async def _is_given_up(self, message: ReceivedMessage) -> bool:
+        """No broker keeps retries for a consumer that gets every message: it is tried again here, not for ever."""
+        if message.delivery_attempt >= self._settings.max_attempts:
+            log.error(
+                "%s of %s is given up after %d attempts", message.message_id, message.topic, message.delivery_attempt
+            )
+            return True
+        message.reconsume_times += 1
+        return False
+
+    async def _again(self, run: Run, index: int, pause_s: float) -> None:
+        await asyncio.sleep(pause_s)
+        if not run.is_void and not run.owner.is_dropped and not self._is_stopping:
+            run.again(index)
+            self._offer(run, 1)

@@ -1,0 +1,445 @@
+"""Sending messages.
+
+    async with Producer("localhost:9876", group="signup") as producer:
+        receipt = await producer.send(Message("users", b"...", tags="registered", keys=["u-17"]))
+        await producer.send("users", b"...")
+
+A send returns when the broker keeps the message as it promises to. It raises `IllegalMessage` before anything is sent,
+`SendFailed` when the message is certainly not stored, `SendUnknown` when nobody can tell: a timeout, a connection that
+broke, a disk or a slave that did not confirm in time.
+
+Messages that must stay in order have one sharding key, and each is sent when the one before it has been acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+import uuid
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Self, overload
+
+from pyromq.auth.signature import Credentials
+from pyromq.client.hooks import Hook, Hooks, Sending
+from pyromq.client.message import Message
+from pyromq.client.options import ClientOptions
+from pyromq.client.received import ReceivedMessage
+from pyromq.client.request_reply import Replies, reply_to, request_properties
+from pyromq.client.sending.auto_batch import AutoBatch, Place, Waiting
+from pyromq.client.sending.batching import BatchOptions, Gathered
+from pyromq.client.sending.delivery import Choose, Delivery
+from pyromq.client.sending.fault_backoff import FaultBackoff
+from pyromq.client.sending.frames import SendFrames
+from pyromq.client.sending.outcomes import receipt_of, receipts_of_batch
+from pyromq.client.sending.parcel import Packing, Parcel, join, split_by_size
+from pyromq.client.sending.publish_routes import PublishRoutes, Queues
+from pyromq.client.sending.queue_choice import Pick, Selector, TurnTaking, only_once, queue_of_key
+from pyromq.client.sending.receipt import SendReceipt, SendStatus
+from pyromq.client.sending.unique_ids import UniqueIds
+from pyromq.client.session import Session
+from pyromq.client.trace import MessageTrace
+from pyromq.errors import ClientClosed, ConfigError, IllegalMessage, NoReply, SendUnknown, Unreachable
+from pyromq.model.queue import MessageQueue
+from pyromq.net.peer import Peer
+from pyromq.records.compression import CompressionName, check_compression
+from pyromq.wire.command import Command
+from pyromq.wire.requests import PushReply, SendReply
+from pyromq.wire.responses import Response
+
+_NOTHING: Mapping[str, str] = {}
+
+
+class Producer:
+    """Sends messages. Use it with `async with`; any number of tasks may send at the same time."""
+
+    def __init__(
+        self,
+        name_servers: str | Sequence[str],
+        *,
+        group: str,
+        tls: ssl.SSLContext | bool | None = None,
+        credentials: Credentials | None = None,
+        options: ClientOptions | None = None,
+        attempts: int = 3,
+        timeout_s: float = 3.0,
+        compress_above: int | None = 4096,
+        compression: CompressionName = "zlib",
+        max_message_bytes: int = 4 << 20,
+        auto_batch: bool | BatchOptions = False,
+        topic_queues: int = 4,
+        hooks: Iterable[Hook] = (),
+        trace: bool = False,
+    ) -> None:
+        """`timeout_s` is for a send with all its `attempts`; bodies of `compress_above` bytes and more are compressed;
+        a topic that comes into being with its first message gets `topic_queues` queues."""
+        _check(group, attempts, timeout_s, max_message_bytes, topic_queues)
+        check_compression(compression)
+        self.group = group
+        self._session = Session(name_servers, tls=tls, credentials=credentials, options=options)
+        self._session.producer_groups.add(group)
+        self._session.on(PushReply, self._take_reply)
+        self._attempts = attempts
+        self._timeout_s = timeout_s
+        self._packing = Packing(max_message_bytes, compress_above, compression)
+        self._max_bytes = max_message_bytes
+        #: Bodies of this size are to be compressed, which they cannot be in a batch.
+        self._alone_from = max_message_bytes + 1 if compress_above is None else compress_above
+        self._clock = self._session.clock
+        self._ids = UniqueIds(_host_of(self._session.client_id), os.getpid(), os.urandom)
+        self._routes = PublishRoutes(self._session, topic_queues)
+        self._backoff = FaultBackoff(self._clock)
+        self._turns = TurnTaking(self._backoff, int.from_bytes(os.urandom(2), "big"))
+        self._frames = SendFrames(group, topic_queues)
+        signed = credentials is not None
+        self._delivery = Delivery(self._session, self._frames, self._backoff, self._routes.doubt, signed=signed)
+        self._replies = Replies()
+        self._batch_options = BatchOptions() if auto_batch is True else auto_batch or None
+        self._auto_batch: AutoBatch | None = None
+        self._trace = self._new_trace() if trace else None
+        self._hooks = Hooks([*hooks, self._trace] if self._trace else hooks)
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Nothing is connected yet: that happens with the first message."""
+        self._session.start()
+        if self._batch_options is not None:
+            self._auto_batch = AutoBatch(self._batch_options, self._deliver_gathered, self._session.spawn)
+        if self._trace is not None:
+            self._session.spawn(self._trace.run())
+
+    async def close(self) -> None:
+        """Send what was handed over, say goodbye to the brokers and close. Closing twice is fine."""
+        if self._auto_batch is not None:
+            await self._auto_batch.finish()
+            self._auto_batch = None
+        if self._trace is not None and self._session.is_open:
+            await self._trace.flush()
+        await self._session.close()
+
+    @property
+    def client_id(self) -> str:
+        """Under which name brokers know this producer."""
+        return self._session.client_id
+
+    async def queues(self, topic: str) -> Queues:
+        """The queues that messages of a topic can be sent to. Raises TopicNotFound, Unreachable."""
+        return self._routes.known.get(topic) or await self._routes.find(topic)
+
+    # --- sending -----------------------------------------------------------------------------------------------------
+
+    @overload
+    async def send(
+        self,
+        message: Message,
+        /,
+        *,
+        queue: MessageQueue | None = None,
+        select: Selector | None = None,
+        timeout_s: float | None = None,
+    ) -> SendReceipt: ...
+
+    @overload
+    async def send(
+        self,
+        topic: str,
+        body: bytes | bytearray | memoryview | str,
+        /,
+        *,
+        queue: MessageQueue | None = None,
+        select: Selector | None = None,
+        timeout_s: float | None = None,
+        **fields: Any,
+    ) -> SendReceipt: ...
+
+    async def send(
+        self,
+        message: Message | str,
+        body: bytes | bytearray | memoryview | str = b"",
+        /,
+        *,
+        queue: MessageQueue | None = None,
+        select: Selector | None = None,
+        timeout_s: float | None = None,
+        **fields: Any,
+    ) -> SendReceipt:
+        """Send one message: a `Message`, or topic and body and what else a `Message` is made of.
+
+        `queue` names the queue it goes to; `select` chooses one of all. Raises SendFailed, SendUnknown, IllegalMessage,
+        TopicNotFound, and what else a broker says of a message that no other try would help.
+        """
+        if isinstance(message, str):
+            message = Message(message, body, **fields)
+        elif fields or body:
+            raise TypeError("send() takes a Message, or a topic and a body with the fields of a Message, not both")
+        if self._hooks:
+            return await self._send_hooked(message, queue, select, timeout_s)
+        return await self._submit(message, queue, select, timeout_s)
+
+    async def send_batch(
+        self, messages: Iterable[Message], *, queue: MessageQueue | None = None, timeout_s: float | None = None
+    ) -> list[SendReceipt]:
+        """Send messages of one topic to one queue with as few requests as the size limit allows; a receipt for each.
+
+        Each request is stored as a whole or not at all; when one raises, those before it are stored.
+        """
+        all_of_them = list(messages)
+        if len({message.topic for message in all_of_them}) > 1:
+            raise IllegalMessage("the messages of a batch must have one topic: send one batch for each")
+        now_ms = self._clock.now_ms()
+        ids = [self._ids.next(now_ms) for _ in all_of_them]
+        entries = [self._packing.batch_entry(*pair) for pair in zip(all_of_them, ids, strict=True)]
+        receipts: list[SendReceipt] = []
+        for part in split_by_size(entries, self._max_bytes):
+            # What was sent before decides the queue of the rest: they stay together.
+            queue = receipts[0].queue if receipts else queue
+            parcel = join(all_of_them[0].topic, entries[part], ids[part], now_ms)
+            receipts += await self._deliver_batch(parcel, queue, timeout_s)
+        return receipts
+
+    async def send_one_way(
+        self, message: Message, *, queue: MessageQueue | None = None, select: Selector | None = None
+    ) -> None:
+        """Hand a message to the network, and know nothing of what becomes of it. Raises when no broker is there."""
+        now_ms = self._clock.now_ms()
+        parcel = self._packing.pack(message, self._ids.next(now_ms), now_ms)
+        chosen = self._chooser(message, queue, select)(())
+        await self._delivery.tell(parcel, chosen if isinstance(chosen, MessageQueue) else await chosen)
+
+    # --- request and reply -------------------------------------------------------------------------------------------
+
+    async def request(self, message: Message, timeout_s: float = 3.0) -> ReceivedMessage:
+        """Send a message that asks for a reply, and wait for it. Raises NoReply, and what a send raises."""
+        correlation_id = str(uuid.uuid4())
+        extra = request_properties(correlation_id, self.client_id, timeout_s)
+        with self._replies.expected(correlation_id) as reply:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._introduce(message.topic)
+                    await self._send_hooked(message, timeout_s=timeout_s, extra=extra)
+                    return await reply
+            except TimeoutError:
+                raise NoReply(f"nobody replied to the request to {message.topic!r} within {timeout_s:g} s") from None
+
+    async def reply(self, request: ReceivedMessage, body: bytes | str, *, timeout_s: float | None = None) -> None:
+        """Answer a message that was sent with `request`. Raises IllegalMessage, and what a call raises."""
+        message, carried = reply_to(request, body)
+        address = self._session.routes.address(request.queue.broker_name)
+        if address is None:
+            await self._routes.find(request.queue.topic)
+            address = self._session.routes.address(request.queue.broker_name)
+        if address is None:
+            raise Unreachable(f"no route names the broker {request.queue.broker_name!r}, where the request came from")
+        now_ms = self._clock.now_ms()
+        parcel = self._packing.pack(message, self._ids.next(now_ms), now_ms, carried)
+        await self._session.ask(address, self._frames.request(parcel, 0, SendReply), timeout_s)
+
+    async def _introduce(self, topic: str) -> None:
+        """Brokers bring replies to clients that they have heard of."""
+        if topic not in self._routes.known:
+            await self._routes.find(topic)
+        await self._session.introduce()
+
+    def _take_reply(self, pushed: PushReply, peer: Peer) -> Response:
+        return self._replies.take(pushed, peer)
+
+    # --- one by one --------------------------------------------------------------------------------------------------
+
+    def _submit(
+        self,
+        message: Message,
+        queue: MessageQueue | None,
+        select: Selector | None,
+        timeout_s: float | None,
+        extra: Mapping[str, str] = _NOTHING,
+        message_id: str = "",
+    ) -> Awaitable[SendReceipt]:
+        """Alone, or in a batch where this producer makes some and the message can be in one."""
+        gathering = self._auto_batch
+        if (
+            gathering is None
+            or select is not None
+            or timeout_s is not None
+            or len(message.body) >= self._alone_from
+            or message.delay_level
+            or message.deliver_at is not None
+            or message.deliver_after is not None
+        ):
+            return self._send(message, queue, select, timeout_s, extra, message_id)
+        if gathering.is_full or message.sharding_key is not None:
+            return self._gather_later(gathering, message, queue, extra, message_id)
+        return self._gather(gathering, message, queue, extra, message_id)
+
+    async def _send(
+        self,
+        message: Message,
+        queue: MessageQueue | None = None,
+        select: Selector | None = None,
+        timeout_s: float | None = None,
+        extra: Mapping[str, str] = _NOTHING,
+        message_id: str = "",
+        flags: int = 0,
+    ) -> SendReceipt:
+        now_ms = self._clock.now_ms()
+        message_id = message_id or self._ids.next(now_ms)
+        parcel = self._packing.pack(message, message_id, now_ms, extra, flags)
+        choose = self._chooser(message, queue, select)
+        answer, where = await self._deliver(parcel, choose, timeout_s)
+        return _kept(receipt_of(answer, where, message_id))
+
+    async def _send_hooked(
+        self,
+        message: Message,
+        queue: MessageQueue | None = None,
+        select: Selector | None = None,
+        timeout_s: float | None = None,
+        extra: Mapping[str, str] = _NOTHING,
+        flags: int = 0,
+    ) -> SendReceipt:
+        """Any send, with the hooks around it."""
+        sending = Sending(message, self.group, self._ids.next(self._clock.now_ms()), is_half=bool(flags))
+        self._hooks.before_send(sending)
+        more = {**sending.properties, **extra}
+        began = self._clock.monotonic()
+        try:
+            if flags or extra:
+                receipt = await self._send(message, queue, select, timeout_s, more, sending.message_id, flags)
+            else:
+                receipt = await self._submit(message, queue, select, timeout_s, more, sending.message_id)
+        except BaseException as error:
+            sending.error = error
+            if isinstance(error, SendUnknown) and isinstance(error.receipt, SendReceipt):
+                sending.receipt = error.receipt
+            raise
+        else:
+            sending.receipt = receipt
+            return receipt
+        finally:
+            sending.duration_s = self._clock.monotonic() - began
+            self._hooks.after_send(sending)
+
+    async def _deliver(self, parcel: Parcel, choose: Choose, timeout_s: float | None) -> tuple[Command, MessageQueue]:
+        if not self._session.is_open:
+            raise ClientClosed("this producer is not running: use it within `async with`, or start it first")
+        limit = self._timeout_s if timeout_s is None else timeout_s
+        return await self._delivery.deliver(parcel, choose, limit, self._attempts)
+
+    # --- where to ----------------------------------------------------------------------------------------------------
+
+    def _chooser(self, message: Message, queue: MessageQueue | None, select: Selector | None) -> Choose:
+        if queue is not None:
+            if queue.topic != message.topic:
+                raise IllegalMessage(f"the queue is one of {queue.topic!r}, the message of {message.topic!r}")
+            return partial(self._certain_queue, queue)
+        if select is not None:
+            return partial(self._choose, message.topic, only_once(lambda queues: select(queues, message)))
+        if message.sharding_key is not None:
+            key = message.sharding_key
+            return partial(self._choose, message.topic, only_once(lambda queues: queue_of_key(queues, key)))
+        return partial(self._choose, message.topic, self._turns.next)
+
+    def _choose(self, topic: str, pick: Pick, failed_brokers: Sequence[str]) -> MessageQueue | Awaitable[MessageQueue]:
+        queues = self._routes.known.get(topic)
+        return pick(queues, failed_brokers) if queues else self._find_and_choose(topic, pick, failed_brokers)
+
+    async def _find_and_choose(self, topic: str, pick: Pick, failed_brokers: Sequence[str]) -> MessageQueue:
+        return pick(await self._routes.find(topic), failed_brokers)
+
+    def _certain_queue(self, queue: MessageQueue, _: Sequence[str]) -> MessageQueue | Awaitable[MessageQueue]:
+        return queue if queue.topic in self._routes.known else self._find_certain(queue)
+
+    async def _find_certain(self, queue: MessageQueue) -> MessageQueue:
+        await self._routes.find(queue.topic)
+        return queue
+
+    # --- batches -----------------------------------------------------------------------------------------------------
+
+    def _gather(
+        self,
+        gathering: AutoBatch,
+        message: Message,
+        queue: MessageQueue | None,
+        extra: Mapping[str, str],
+        own_id: str,
+    ) -> Waiting:
+        message_id = own_id or self._ids.next(self._clock.now_ms())
+        entry = self._packing.batch_entry(message, message_id, extra)
+        return gathering.add((message.topic, queue), entry, message_id)
+
+    async def _gather_later(
+        self,
+        gathering: AutoBatch,
+        message: Message,
+        queue: MessageQueue | None,
+        extra: Mapping[str, str],
+        own_id: str,
+    ) -> SendReceipt:
+        """For what has to wait: for room, or for the route that tells the queue of its key."""
+        if gathering.is_full:
+            await gathering.wait_for_room()
+        if message.sharding_key is not None and queue is None:
+            queue = queue_of_key(await self.queues(message.topic), message.sharding_key)
+        return await self._gather(gathering, message, queue, extra, own_id)
+
+    async def _deliver_gathered(self, place: Place, batch: Gathered[Waiting]) -> list[SendReceipt]:
+        topic, queue = place
+        parcel = join(topic, batch.entries, batch.message_ids, self._clock.now_ms())
+        return await self._deliver_batch(parcel, queue, None)
+
+    async def _deliver_batch(
+        self, parcel: Parcel, queue: MessageQueue | None, timeout_s: float | None
+    ) -> list[SendReceipt]:
+        if queue is not None:
+            choose: Choose = partial(self._certain_queue, queue)
+        else:
+            choose = partial(self._choose, parcel.topic, self._turns.next)
+        answer, where = await self._deliver(parcel, choose, timeout_s)
+        receipts = receipts_of_batch(answer, where, parcel.message_ids)
+        _kept(receipts[0])
+        return receipts
+
+    # --- traces ------------------------------------------------------------------------------------------------------
+
+    def _new_trace(self) -> MessageTrace:
+        return MessageTrace(
+            self._send,
+            self._clock,
+            self._ids.next,
+            self._session.routes.address,
+        )
+
+
+def _kept(receipt: SendReceipt) -> SendReceipt:
+    """Raises SendUnknown when the broker has the message but not as safe as it promises."""
+    if receipt.status is SendStatus.OK:
+        return receipt
+    raise SendUnknown(
+        f"the broker {receipt.queue.broker_name!r} has the message, but did not get it to the disk or to a slave in "
+        f"time ({receipt.status.name}): it may be lost if the broker fails now",
+        receipt=receipt,
+    )
+
+
+def _host_of(client_id: str) -> str:
+    return client_id.partition("@")[0]
+
+
+def _check(group: str, attempts: int, timeout_s: float, max_message_bytes: int, topic_queues: int) -> None:
+    if not group.strip():
+        raise ConfigError("a producer needs the name of a group", "group")
+    if not timeout_s > 0:
+        raise ConfigError("timeout_s must be above 0", "timeout_s")
+    for name, value in (
+        ("attempts", attempts), ("max_message_bytes", max_message_bytes), ("topic_queues", topic_queues),
+    ):  # fmt: skip
+        if value < 1:
+            raise ConfigError(f"{name} must be at least 1", name)

@@ -1,0 +1,189 @@
+"""Where the queues of each topic are: asked of a name server, kept, asked for again now and then.
+
+Any name server will do. The one that answered last is asked first, and when it does not answer, the next one: as long
+as one of them is alive, a client notices nothing. When none is, what is known goes on being used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+
+from pyromq.errors import CallFailed, NotJson, TopicNotFound, Unreachable, WrongShape
+from pyromq.model.names import DEFAULT_TOPIC
+from pyromq.model.queue import MessageQueue
+from pyromq.model.topic import Permission
+from pyromq.wire.bodies.routes import BrokerData, TopicRoute
+from pyromq.wire.command import Command
+from pyromq.wire.nameserver_requests import GetRoute
+from pyromq.wire.requests import Request
+
+log = logging.getLogger("pyromq.client")
+
+MASTER = 0
+#: What RocketMQ's own clients ask for.
+NEW_QUEUES = 4
+
+Ask = Callable[[str, Request], Awaitable[Command]]
+
+
+class Routes:
+    """The routes of the topics that a client uses."""
+
+    def __init__(self, name_servers: Sequence[str], ask: Ask) -> None:
+        self._name_servers = list(name_servers)
+        self._ask = ask
+        self._known: dict[str, TopicRoute] = {}
+        self._asking: dict[str, asyncio.Task[TopicRoute]] = {}
+        #: Addresses by broker name and id, from all routes; a broker that vanished from them stays until it is back.
+        self._brokers: dict[str, Mapping[int, str]] = {}
+        #: Called with a topic whose queues or brokers are others than before.
+        self.on_change: list[Callable[[str], None]] = []
+
+    # --- asking ------------------------------------------------------------------------------------------------------
+
+    async def of(self, topic: str) -> TopicRoute:
+        """Raises TopicNotFound, Unreachable."""
+        return self._known.get(topic) or await self.refresh(topic)
+
+    async def refresh(self, topic: str) -> TopicRoute:
+        """Ask for the route now. Those who ask for the same at the same time share one request."""
+        asking = self._asking.get(topic)
+        if asking is None:
+            asking = self._asking[topic] = asyncio.ensure_future(self._fetch(topic))
+            asking.add_done_callback(partial(self._asked, topic))
+        return await asyncio.shield(asking)
+
+    def _asked(self, topic: str, asking: asyncio.Task[TopicRoute]) -> None:
+        self._asking.pop(topic, None)
+        if not asking.cancelled():
+            asking.exception()  # looked at, even when whoever waited for it is gone
+
+    def forget(self, topic: str) -> None:
+        """The next one who needs it asks."""
+        self._known.pop(topic, None)
+
+    async def refresh_all(self) -> None:
+        """Ask for everything that is known. What cannot be had now is kept."""
+        for topic in tuple(self._known):
+            try:
+                await self.refresh(topic)
+            except TopicNotFound:
+                log.info("the topic %s is gone", topic)
+                self.forget(topic)
+            except Unreachable as error:
+                log.warning("routes are not up to date: %s", error)
+                return
+
+    async def call_name_server(self, request: Request) -> Command:
+        """The answer of the first name server that gives one. Raises Unreachable, or what the answer says."""
+        problems = []
+        for address in tuple(self._name_servers):
+            try:
+                answer = await self._ask(address, request)
+            except CallFailed as error:
+                problems.append(str(error))
+                if self._name_servers[0] == address:  # not when somebody else has moved it already
+                    self._name_servers.append(self._name_servers.pop(0))
+                continue
+            return answer
+        raise Unreachable(f"no name server answers: {'; '.join(problems)}. Is it running? `pyromq up` starts one")
+
+    async def _fetch(self, topic: str) -> TopicRoute:
+        try:
+            answer = await self.call_name_server(GetRoute(topic=topic, standard_json_only=True))
+        except TopicNotFound:
+            raise TopicNotFound(f"no broker has the topic {topic!r}") from None
+        try:
+            route = TopicRoute.decode(answer.body)
+        except (NotJson, WrongShape) as error:
+            raise Unreachable(f"a name server sent a route of {topic!r} that cannot be read: {error}") from None
+        self._learn(topic, route)
+        return route
+
+    def _learn(self, topic: str, route: TopicRoute) -> None:
+        for broker in route.brokers:
+            if broker.addresses:
+                self._brokers[broker.name] = broker.addresses
+        before, self._known[topic] = self._known.get(topic), route
+        if before is not None and before != route:
+            for notice in self.on_change:
+                notice(topic)
+
+    # --- what a route says -------------------------------------------------------------------------------------------
+
+    async def writable(self, topic: str, new_queues: int = NEW_QUEUES) -> tuple[MessageQueue, ...]:
+        """The queues that messages may be sent to, of masters only; of a topic that is not there yet, those it may get.
+
+        A topic that the first message makes gets at most `new_queues` on each broker. Raises TopicNotFound when no
+        broker would make it.
+        """
+        try:
+            return writable_queues(topic, await self.of(topic))
+        except TopicNotFound as error:
+            try:
+                template = writable_queues(topic, await self.of(DEFAULT_TOPIC))
+                return tuple(queue for queue in template if queue.queue_id < new_queues)
+            except TopicNotFound:
+                raise TopicNotFound(f"{error}, and none makes it on its own: create it first") from None
+
+    async def readable(self, topic: str) -> tuple[MessageQueue, ...]:
+        """The queues that messages may be read from. Raises TopicNotFound."""
+        return readable_queues(topic, await self.of(topic))
+
+    async def order_conf(self, topic: str) -> str | None:
+        return (await self.of(topic)).order_conf
+
+    def is_known(self, topic: str) -> bool:
+        return topic in self._known
+
+    def brokers(self) -> Mapping[str, Mapping[int, str]]:
+        """Addresses by broker name and id; id 0 is the master."""
+        return self._brokers
+
+    def addresses(self, broker_name: str) -> Mapping[int, str]:
+        return self._brokers.get(broker_name, {})
+
+    def address(self, broker_name: str, broker_id: int = MASTER) -> str | None:
+        return self.addresses(broker_name).get(broker_id)
+
+
+def _by_name(route: TopicRoute) -> dict[str, BrokerData]:
+    return {broker.name: broker for broker in route.brokers if broker.addresses}
+
+
+def writable_queues(topic: str, route: TopicRoute) -> tuple[MessageQueue, ...]:
+    """In the order that sends go round."""
+    if route.order_conf:
+        return _ordered_queues(topic, route.order_conf)
+    brokers = _by_name(route)
+    return tuple(
+        MessageQueue(topic, queues.broker_name, number)
+        for queues in sorted(route.queues, key=lambda one: one.broker_name)
+        if queues.permission & Permission.WRITE
+        and queues.broker_name in brokers
+        and MASTER in brokers[queues.broker_name].addresses
+        for number in range(queues.write_queues)
+    )
+
+
+def readable_queues(topic: str, route: TopicRoute) -> tuple[MessageQueue, ...]:
+    brokers = _by_name(route)
+    return tuple(
+        MessageQueue(topic, queues.broker_name, number)
+        for queues in sorted(route.queues, key=lambda one: one.broker_name)
+        if queues.permission & Permission.READ and queues.broker_name in brokers
+        for number in range(queues.read_queues)
+    )
+
+
+def _ordered_queues(topic: str, order_conf: str) -> tuple[MessageQueue, ...]:
+    """The queues in `broker:number;broker:number`. What is no such entry is left out."""
+    found = []
+    for entry in order_conf.split(";"):
+        broker_name, _, count = entry.partition(":")
+        if broker_name and count.isascii() and count.isdigit():
+            found += [MessageQueue(topic, broker_name, number) for number in range(int(count))]
+    return tuple(found)

@@ -1,0 +1,178 @@
+"""From a parcel to an answer: choose a queue, send, and try again elsewhere, all within one deadline.
+
+Each try has its share of the time that is left, so that a broker that says nothing does not use up what the others
+would need. What is known at the end is said exactly: a try that got no answer, or one that does not tell, may have
+stored the message, and then the outcome is unknown unless a later try went well. A later try that goes well may have
+stored it a second time, under the same id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from pyromq.client.sending.fault_backoff import FaultBackoff
+from pyromq.client.sending.frames import SendFrames
+from pyromq.client.sending.outcomes import STATUS_OF_CODE, refusal_of
+from pyromq.client.sending.parcel import Parcel
+from pyromq.client.session import Session
+from pyromq.errors import (
+    CallFailed,
+    CallTimeout,
+    ClientClosed,
+    PyroMQError,
+    SendFailed,
+    SendUnknown,
+    TopicNotFound,
+    Unreachable,
+)
+from pyromq.model.queue import MessageQueue
+from pyromq.net.connection import Connection
+from pyromq.wire.command import Command
+
+#: Before the same broker is asked again; doubled each time.
+PAUSE_SECONDS = 0.02
+
+#: A queue for the next try, given the brokers that failed; something to wait for where the route is not known yet.
+Choose = Callable[[Sequence[str]], MessageQueue | Awaitable[MessageQueue]]
+
+
+@dataclass(slots=True)
+class _Trouble:
+    """What went wrong so far."""
+
+    errors: list[PyroMQError] = field(default_factory=list)
+    brokers: list[str] = field(default_factory=list)
+    may_be_stored: bool = False
+    may_try_again: bool = True
+
+    def add(self, error: PyroMQError, *, is_certain: bool, may_try_again: bool) -> None:
+        self.errors.append(error)
+        self.may_be_stored |= not is_certain
+        self.may_try_again = may_try_again
+
+    def outcome(self, topic: str) -> PyroMQError:
+        tries = f"{len(self.errors)} {'try' if len(self.errors) == 1 else 'tries'}"
+        last = self.errors[-1] if self.errors else "there was no time for a try"
+        if self.may_be_stored:
+            return SendUnknown(
+                f"it is not known whether the message to {topic!r} is stored, after {tries}: {last}. It may be there; "
+                "look before you send it again, or let consumers drop what they have seen",
+                self.errors,
+            )
+        if not self.may_try_again:
+            return self.errors[-1]  # it says what is wrong, and that no other try would help
+        return SendFailed(f"the message to {topic!r} is not stored, after {tries}: {last}", self.errors)
+
+
+class Delivery:
+    """How one producer delivers. `on_trouble` is told of topics whose route may be old."""
+
+    def __init__(
+        self,
+        session: Session,
+        frames: SendFrames,
+        backoff: FaultBackoff,
+        on_trouble: Callable[[str], None],
+        *,
+        signed: bool,
+    ) -> None:
+        self._session = session
+        self._frames = frames
+        self._backoff = backoff
+        self._on_trouble = on_trouble
+        #: The ordinary way signs requests.
+        self._signed = signed
+
+    async def deliver(
+        self, parcel: Parcel, choose: Choose, timeout_s: float, attempts: int
+    ) -> tuple[Command, MessageQueue]:
+        """The answer, which says that the message is in a log, and the queue.
+
+        Raises SendFailed, SendUnknown; and what a broker says of a message that no other try would help.
+        """
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        deadline = began + timeout_s
+        trouble = _Trouble()
+        for left in range(attempts, 0, -1):
+            if began >= deadline:
+                break
+            due = began + (deadline - began) / left
+            answered = await self._try(parcel, choose, trouble, began, due)
+            if answered is not None:
+                return answered
+            if not trouble.may_try_again:
+                break
+            if left > 1:
+                await self._pause(trouble, deadline - loop.time())
+            began = loop.time()
+        raise trouble.outcome(parcel.topic)
+
+    async def _try(
+        self, parcel: Parcel, choose: Choose, trouble: _Trouble, began: float, due: float
+    ) -> tuple[Command, MessageQueue] | None:
+        """One try; None when it did not go well, and `trouble` says why."""
+        queue, is_sent = None, False
+        try:
+            queue = choose(trouble.brokers)
+            if not isinstance(queue, MessageQueue):
+                async with asyncio.timeout_at(due):
+                    queue = await queue
+            address, connection = self._connected(queue)
+            if connection is None:
+                async with asyncio.timeout_at(due):
+                    connection = await self._session.connect(address)
+            is_sent = True
+            answer = await self._ask(connection, parcel, queue, due)
+        except (CallFailed, TimeoutError) as error:
+            trouble.add(_told(error), is_certain=not is_sent, may_try_again=True)
+            if is_sent and isinstance(error, CallTimeout):
+                self._session.doubt(address)
+        except (ClientClosed, TopicNotFound) as error:
+            trouble.add(error, is_certain=True, may_try_again=False)
+        else:
+            if answer.code in STATUS_OF_CODE:
+                self._backoff.answered(queue.broker_name, began, asyncio.get_running_loop().time() - began)
+                return answer, queue
+            refused = refusal_of(answer, address)
+            trouble.add(refused.error, is_certain=refused.is_certain, may_try_again=refused.may_try_again)
+        if isinstance(queue, MessageQueue) and trouble.may_try_again:
+            trouble.brokers.append(queue.broker_name)
+            self._backoff.failed(queue.broker_name, began)
+            self._on_trouble(parcel.topic)
+        return None
+
+    async def _pause(self, trouble: _Trouble, left_s: float) -> None:
+        """A broker that has just failed gets a moment before it is asked again."""
+        failed = set(trouble.brokers)
+        if not failed or len(failed) < len(trouble.brokers) or len(failed) >= len(self._session.routes.brokers()):
+            pause = PAUSE_SECONDS * 2 ** (len(trouble.errors) - 1)
+            await asyncio.sleep(max(0.0, min(pause, left_s / 2)))
+
+    async def tell(self, parcel: Parcel, queue: MessageQueue) -> None:
+        """Send and forget. Raises Unreachable."""
+        address, connection = self._connected(queue)
+        connection = connection or await self._session.connect(address)
+        if self._signed:
+            connection.tell(self._frames.request(parcel, queue.queue_id))
+        else:
+            connection.put_bytes(self._frames.frame(parcel, queue.queue_id, connection.next_id(), one_way=True))
+
+    def _connected(self, queue: MessageQueue) -> tuple[str, Connection | None]:
+        address = self._session.routes.address(queue.broker_name)
+        if address is None:
+            raise Unreachable(f"no route names a master of the broker {queue.broker_name!r}")
+        return address, self._session.connected(address)
+
+    def _ask(self, connection: Connection, parcel: Parcel, queue: MessageQueue, due: float) -> Awaitable[Command]:
+        if self._signed:
+            left_s = due - asyncio.get_running_loop().time()
+            return connection.call(self._frames.request(parcel, queue.queue_id), left_s)
+        correlation_id = connection.next_id()
+        return connection.call_nowait(correlation_id, self._frames.frame(parcel, queue.queue_id, correlation_id), due)
+
+
+def _told(error: Exception) -> PyroMQError:
+    return error if isinstance(error, PyroMQError) else CallTimeout("there was no connection and no route in time")

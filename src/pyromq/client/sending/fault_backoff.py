@@ -1,0 +1,95 @@
+"""Which brokers to leave alone for a while: those that answer slowly, refuse, or cannot be reached.
+
+A slow answer costs a broker some seconds, by how slow it was; a failure costs more every time, up to half a minute.
+When the time is over, one send goes there as a probe while the others still avoid it. If it is answered in time the
+broker is as good as any; if not, it is avoided for longer than before.
+
+What was under way when a fault was found says nothing new: a broken connection fails a thousand sends and is one fault.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from pyromq.clock import Clock
+
+#: RocketMQ's table: from this latency on, a broker is avoided for so long. Milliseconds.
+LATENCY_MS = (50, 100, 550, 1_800, 3_000, 5_000, 15_000)
+AVOIDED_MS = (0, 0, 2_000, 5_000, 6_000, 10_000, 30_000)
+#: Below it an answer is no reason to look anything up.
+SLOW_SECONDS = 0.55
+#: A probe that has not come back after so long does not keep the next one waiting.
+PROBE_SECONDS = 3.0
+
+_STEPS = tuple(ms / 1000 for ms in AVOIDED_MS if ms)
+
+
+@dataclass(slots=True)
+class _Fault:
+    #: How many times in a row, and so how far up the steps.
+    times: int
+    since: float
+    avoid_until: float
+    #: When the probe went out; None while there is none.
+    probed_at: float | None = None
+
+
+class FaultBackoff:
+    """What is known of the brokers of one producer, by name."""
+
+    __slots__ = ("_clock", "_faults")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._faults: dict[str, _Fault] = {}
+
+    def __bool__(self) -> bool:
+        """False as long as there is nothing to avoid: then nothing else needs to be asked."""
+        return bool(self._faults)
+
+    def avoids(self, broker: str) -> bool:
+        """Whether a send should go elsewhere if it can."""
+        fault = self._faults.get(broker)
+        if fault is None:
+            return False
+        now = self._clock.monotonic()
+        return now < fault.avoid_until or (fault.probed_at is not None and now < fault.probed_at + PROBE_SECONDS)
+
+    def chosen(self, broker: str) -> None:
+        """A send goes there now. If the broker was avoided until a moment ago, that is the probe."""
+        fault = self._faults.get(broker)
+        if fault is not None:
+            now = self._clock.monotonic()
+            if now >= fault.avoid_until:
+                fault.probed_at = now
+
+    def answered(self, broker: str, began: float, latency_s: float) -> None:
+        """An answer came for what was sent at `began`."""
+        fault = self._faults.get(broker)
+        if fault is None and latency_s < SLOW_SECONDS:
+            return
+        avoided_s = avoided_for(latency_s)
+        if avoided_s:
+            self._blame(broker, began, avoided_s)
+        elif fault is not None and began >= fault.avoid_until:
+            del self._faults[broker]
+
+    def failed(self, broker: str, began: float) -> None:
+        """No answer, or one that says to try elsewhere, to what was sent at `began`."""
+        self._blame(broker, began, 0.0)
+
+    def _blame(self, broker: str, began: float, at_least_s: float) -> None:
+        fault = self._faults.get(broker)
+        if fault is not None and began < fault.since:
+            return
+        times = fault.times + 1 if fault is not None else 1
+        now = self._clock.monotonic()
+        avoided_s = max(at_least_s, _STEPS[min(times, len(_STEPS)) - 1])
+        self._faults[broker] = _Fault(times=times, since=now, avoid_until=now + avoided_s)
+
+
+def avoided_for(latency_s: float) -> float:
+    """How long a broker is left alone that took so long to answer. Seconds."""
+    step = bisect_right(LATENCY_MS, latency_s * 1000)
+    return AVOIDED_MS[step - 1] / 1000 if step else 0.0

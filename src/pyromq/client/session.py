@@ -1,0 +1,249 @@
+"""What a producer, a consumer and an admin tool have in common: connections, routes, heartbeats, questions of brokers.
+
+    async with Session("localhost:9876") as session:
+        answer = await session.ask(address, request)
+
+Every task that runs beside belongs to the session: it ends with it, and one that fails is in the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from functools import partial
+from typing import Any, Self
+
+from pyromq.auth.signature import Credentials, sign
+from pyromq.client.answers import error_of
+from pyromq.client.options import ClientOptions, parse_name_servers, tls_context
+from pyromq.client.routes import MASTER, Routes
+from pyromq.config import LimitsConfig
+from pyromq.errors import CallFailed, ClientClosed, PyroMQError
+from pyromq.net.client import Client
+from pyromq.net.connection import Connection
+from pyromq.net.service import Handler, Service
+from pyromq.wire.bodies.heartbeat import ConsumerData, HeartbeatData, encode_heartbeat
+from pyromq.wire.codes import ResponseCode
+from pyromq.wire.command import Command
+from pyromq.wire.requests import Heartbeat, Request, UnregisterClient
+
+log = logging.getLogger("pyromq.client")
+
+#: How long a stop waits for brokers to hear that this client is gone.
+GOODBYE_SECONDS = 1.0
+
+#: A client goes on reading answers however many of its requests wait to leave: a server that does the same would else
+#: wait for it for ever. How much may wait is limited where messages are sent.
+_LIMITS = LimitsConfig(max_unsent_bytes_per_connection=1 << 40, max_unsent_bytes=1 << 40)
+
+_instances = itertools.count(1)
+
+
+class Session:
+    """One client in the eyes of brokers."""
+
+    def __init__(
+        self,
+        name_servers: str | Sequence[str],
+        *,
+        tls: ssl.SSLContext | bool | None = None,
+        credentials: Credentials | None = None,
+        options: ClientOptions | None = None,
+    ) -> None:
+        self.options = options or ClientOptions()
+        self.clock = self.options.clock
+        self.client_id = self.options.client_id or _new_client_id(self.clock.now_ms())
+        self._addresses = parse_name_servers(name_servers)
+        self._tls = tls_context(tls)
+        self._sign = None if credentials is None else partial(sign, credentials=credentials)
+        self._service = Service({})
+        self._client: Client | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        #: On which connection each broker has heard of this client; None for one that could not be reached.
+        self._heard: dict[str, Connection | None] = {}
+        #: Addresses that are asked at the moment whether they are there.
+        self._doubted: set[str] = set()
+        self.routes = Routes(self._addresses, self.ask)
+        #: What heartbeats say: the groups this client is in.
+        self.producer_groups: set[str] = set()
+        self.consumers: dict[str, Callable[[], ConsumerData]] = {}
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def is_open(self) -> bool:
+        return self._client is not None
+
+    def start(self) -> None:
+        """Nothing is connected yet: that happens when somebody asks."""
+        if self._client is not None:
+            raise ClientClosed("this client was started already")
+        self._client = Client(
+            self._service.handle,
+            _LIMITS,
+            tls=self._tls,
+            sign=self._sign,
+            connect_timeout_s=self.options.connect_timeout_s,
+        )
+        self.spawn(self._every(self.options.heartbeat_s, self.heartbeat))
+        self.spawn(self._every(self.options.route_refresh_s, self.routes.refresh_all))
+
+    async def close(self) -> None:
+        """Say goodbye to the brokers, end what runs beside, close the connections. Closing twice is fine."""
+        client, tasks = self._client, tuple(self._tasks)
+        if client is None:
+            return
+        for task in tasks:
+            task.cancel()
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._say_goodbye()
+        finally:  # also when nobody has the time for goodbyes: brokers see that the connection is gone
+            self._client = None
+            await client.close(grace_s=0.2)
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run something beside, for as long as the session lasts."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.error("a part of the client %s stopped working", self.client_id, exc_info=error)
+
+    async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            await work()
+
+    # --- asking ------------------------------------------------------------------------------------------------------
+
+    async def ask(
+        self,
+        address: str,
+        request: Request,
+        timeout_s: float | None = None,
+        *,
+        ok: Collection[int] = (ResponseCode.SUCCESS,),
+    ) -> Command:
+        """The answer, when its code is one of `ok`; raises what other codes stand for, Unreachable and CallTimeout."""
+        limit = self.options.call_timeout_s if timeout_s is None else timeout_s
+        answer = await self._open_client().call(address, request, limit)
+        if answer.code not in ok:
+            raise error_of(answer, address)
+        return answer
+
+    async def tell(self, address: str, request: Request) -> None:
+        """Send a request that has no answer. Raises Unreachable."""
+        await self._open_client().tell(address, request)
+
+    def connected(self, address: str) -> Connection | None:
+        """The open connection to an address, if there is one: for those who have no time to wait for nothing."""
+        return self._open_client().connected(address)
+
+    async def connect(self, address: str) -> Connection:
+        """The connection to an address, made now if there is none. Raises Unreachable."""
+        return await self._open_client().connect(address)
+
+    def _open_client(self) -> Client:
+        if self._client is None:
+            raise ClientClosed("this client is not running: use it within `async with`, or start it first")
+        return self._client
+
+    # --- being asked -------------------------------------------------------------------------------------------------
+
+    def on(self, kind: type[Request], handler: Handler) -> None:
+        """Who answers what brokers ask of this client."""
+        self._service.register(kind, handler)
+
+    # --- heartbeats --------------------------------------------------------------------------------------------------
+
+    async def heartbeat(self) -> None:
+        """Tell every known broker which groups this client is in. Those that cannot be reached are told next time."""
+        if not self.producer_groups and not self.consumers:
+            return
+        body = self._introduction()
+        await asyncio.gather(*(self._beat(address, body) for address in self._listeners()))
+
+    def _introduction(self) -> bytes:
+        return encode_heartbeat(
+            HeartbeatData(
+                client_id=self.client_id,
+                producer_groups=tuple(sorted(self.producer_groups)),
+                consumers=tuple(describe() for describe in self.consumers.values()),
+            )
+        )
+
+    def doubt(self, address: str) -> None:
+        """Somebody waited for an answer in vain: find out beside whether the connection still leads anywhere. One on
+        which nothing comes back is closed, and the next who needs it makes another."""
+        if address not in self._doubted:
+            self._doubted.add(address)
+            probe = self.spawn(self._beat(address, self._introduction()))
+            probe.add_done_callback(lambda _: self._doubted.discard(address))
+
+    def _listeners(self) -> list[str]:
+        """Masters hear of producers; consumers read from slaves too."""
+        return [
+            address
+            for addresses in self.routes.brokers().values()
+            for broker_id, address in addresses.items()
+            if broker_id == MASTER or self.consumers
+        ]
+
+    async def _beat(self, address: str, body: bytes) -> None:
+        try:
+            connection = await self.connect(address)
+            await self.ask(address, Heartbeat(body=body))
+        except PyroMQError as error:
+            self._heard[address] = None
+            log.warning("the heartbeat to %s failed: %s", address, error)
+        else:
+            self._heard[address] = connection
+
+    async def introduce(self) -> None:
+        """Have every known broker hear of this client before it needs to ask it something: what it brings replies and
+        questions to is the connection that it heard of it on."""
+        listeners = self._listeners()
+        if any(
+            address not in self._heard or self._heard[address] is not self.connected(address) for address in listeners
+        ):
+            await self.heartbeat()
+
+    async def _say_goodbye(self) -> None:
+        farewells = [
+            *(UnregisterClient(client_id=self.client_id, producer_group=group) for group in self.producer_groups),
+            *(UnregisterClient(client_id=self.client_id, consumer_group=group) for group in self.consumers),
+        ]
+        await asyncio.gather(
+            *(self._part(address, farewell) for address in self._listeners() for farewell in farewells)
+        )
+
+    async def _part(self, address: str, farewell: UnregisterClient) -> None:
+        if self.connected(address) is None:
+            return  # nobody there has heard of us
+        try:
+            await self.ask(address, farewell, GOODBYE_SECONDS)
+        except (PyroMQError, CallFailed) as error:
+            log.debug("%s did not hear that we are gone: %s", address, error)
+
+
+def _new_client_id(now_ms: int) -> str:
+    """Unlike any other: the machine, the process, and a number that is new in it."""
+    return f"{socket.gethostname()}@{os.getpid()}#{now_ms:x}-{next(_instances)}"

@@ -8,8 +8,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-from chaos.client import Gone, Wire, commit, connected, now_ms, pull, send, send_batch
-from chaos.history import Delayed, History
+from chaos.client import Gone, Wire, commit, connected, pull, send, send_batch
+from chaos.recorder import Recorder
 from pyromq.wire.codes import RequestCode, ResponseCode
 from pyromq.wire.command import Command
 from pyromq.wire.requests import EndTransaction, Heartbeat
@@ -32,7 +32,6 @@ class Half:
     """A half message whose end nobody acknowledged."""
 
     body: bytes
-    queue: tuple[str, int]
     request: EndTransaction
 
 
@@ -40,12 +39,13 @@ class Half:
 class Load:
     """One round of work against one broker, and what it promised."""
 
-    history: History
+    record: Recorder
     life: int
     port: int
     #: Offsets that were committed: when the answer came, and which.
     commits: list[tuple[float, int]] = field(default_factory=list)
     halves: list[Half] = field(default_factory=list)
+    delayed: int = 0
     serial: int = 0
 
     async def run(self, seconds: float, end: Callable[[], None]) -> None:
@@ -71,13 +71,13 @@ class Load:
     async def _all(self, sends: list[tuple[Command, int, bytes]], wire: Wire) -> None:
         """Many at once, on one connection."""
         for _, queue, body in sends:
-            self.history.attempt(TOPIC, queue, body)
+            self.record.attempt(TOPIC, queue, body)
         answers = [wire.put(command) for command, _, _ in sends]
         done = await asyncio.gather(*answers, return_exceptions=True)
         for answer, (_, queue, body) in zip(done, sends, strict=True):
             if isinstance(answer, Command):
                 assert answer.code == ResponseCode.SUCCESS, answer.reason
-                self.history.ack(TOPIC, queue, int(answer.fields["queueOffset"]), body)
+                self.record.ack(TOPIC, queue, int(answer.fields["queueOffset"]), body)
         for answer in done:
             if isinstance(answer, BaseException):
                 raise answer
@@ -104,46 +104,46 @@ class Load:
     async def batches(self, wire: Wire) -> None:
         bodies = [self._body("batch") for _ in range(5)]
         for body in bodies:
-            self.history.attempt(TOPIC, 2, body)
+            self.record.attempt(TOPIC, 2, body)
         answer = await wire.call(send_batch(TOPIC, bodies, 2))
         assert answer.code == ResponseCode.SUCCESS, answer.reason
         for number, body in enumerate(bodies):
-            self.history.ack(TOPIC, 2, int(answer.fields["queueOffset"]) + number, body)
+            self.record.ack(TOPIC, 2, int(answer.fields["queueOffset"]) + number, body)
 
     async def new_topics(self, wire: Wire) -> None:
         """A topic that its first message makes: once that is acknowledged, it is there to stay."""
         body = self._body("new")
         topic = f"new-{self.life}-{self.serial}"
-        self.history.attempt(topic, 0, body)
+        self.record.attempt(topic, 0, body)
         answer = await wire.call(send(topic, body))
         assert answer.code == ResponseCode.SUCCESS, answer.reason
-        self.history.ack(topic, 0, int(answer.fields["queueOffset"]), body)
+        self.record.ack(topic, 0, int(answer.fields["queueOffset"]), body)
 
     async def delays(self, wire: Wire) -> None:
-        body, sent_ms = self._body("delayed"), now_ms()
-        self.history.attempt("later", 0, body)
-        self.history.may_repeat.add(body)
+        body = self._body("delayed")
+        self.record.attempt("later", 0, body, delay_ms=DELAY_MS)
         answer = await wire.call(send("later", body, more={"DELAY": DELAY_LEVEL}))
         assert answer.code == ResponseCode.SUCCESS, answer.reason
-        self.history.delayed.append(Delayed(body, ("later", 0), sent_ms, DELAY_MS))
+        self.record.ack("later", 0, int(answer.fields["queueOffset"]), body)
+        self.delayed += 1
         await asyncio.sleep(0.005)
 
     async def transactions(self, wire: Wire) -> None:
         body = self._body("half")
         decision = COMMIT if self.serial % 2 else ROLL_BACK
-        self.history.attempt("payments", 0, body)
+        self.record.attempt("payments", 0, body, transaction=True)
         half = await wire.call(send("payments", body, more={"TRAN_MSG": "true", "PGROUP": "payers"}, group="payers"))
         assert half.code == ResponseCode.SUCCESS, half.reason
+        self.record.ack("payments", 0, int(half.fields["queueOffset"]), body)
         request = EndTransaction(
             producer_group="payers", half_offset=int(half.fields["queueOffset"]),
             half_position=int(half.fields["msgId"][-16:], 16), decision=decision, message_id=half.fields["msgId"],
         )  # fmt: skip
-        self.halves.append(Half(body, ("payments", 0), request))
+        self.halves.append(Half(body, request))
+        self.record.decided(body, commit=decision == COMMIT)
         answer = await wire.call(request)
         assert answer.code == ResponseCode.SUCCESS, answer.reason
         self.halves.pop()
-        outcome = self.history.committed if decision == COMMIT else self.history.rolled_back
-        outcome[body] = ("payments", 0)
 
     async def consumer(self, wire: Wire) -> None:
         """Tells how far it is, a little further each time."""
@@ -153,6 +153,7 @@ class Load:
             answer = await wire.call(pull(TOPIC, 0, at, most=4, hold_ms=500, group=GROUP))
             if answer.code == ResponseCode.SUCCESS:
                 at = int(answer.fields["nextBeginOffset"])
+                self.record.progress(GROUP, TOPIC, 0, at)
                 told = await commit(wire, GROUP, TOPIC, 0, at)
                 assert told.code == ResponseCode.SUCCESS, told.reason
                 self.commits.append((asyncio.get_running_loop().time(), at))

@@ -14,7 +14,7 @@ from statistics import quantiles
 import pytest
 
 from chaos.client import Gone, Wire, commit, connected, progress_of, pull, read_queue, send
-from chaos.history import History
+from chaos.recorder import Recorder
 from chaos.server import SETTINGS, Server
 from pyromq.wire.admin_requests import GetTopic, UpdateTopic
 from pyromq.wire.codes import ResponseCode
@@ -39,20 +39,20 @@ def strace(fault: str) -> list[str]:
     return ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync", "-e", f"inject=fdatasync:{fault}"]
 
 
-async def send_many(history: History, wire: Wire, name: str, rounds: int) -> list[Command]:
+async def send_many(record: Recorder, wire: Wire, name: str, rounds: int) -> list[Command]:
     """Many at once, again and again, until the connection ends; every answer that came."""
     answers: list[Command] = []
     for number in range(rounds):
         bodies = [f"{name}-{number}-{each}".encode() for each in range(8)]
         for body in bodies:
-            history.attempt("orders", 0, body)
+            record.attempt("orders", 0, body)
         calls = [wire.put(send("orders", body, binary=each % 4 == 0)) for each, body in enumerate(bodies)]
         done = await asyncio.gather(*calls, return_exceptions=True)
         for answer, body in zip(done, bodies, strict=True):
             if isinstance(answer, Command):
                 answers.append(answer)
                 if answer.code == ResponseCode.SUCCESS:
-                    history.ack("orders", 0, int(answer.fields["queueOffset"]), body)
+                    record.ack("orders", 0, int(answer.fields["queueOffset"]), body)
         if any(isinstance(answer, Gone) for answer in done):
             break
     return answers
@@ -63,11 +63,11 @@ def test_a_sync_that_fails_is_an_error_for_whoever_waits(tmp_path: Path) -> None
     """Nobody is told that all is well; the broker ends with a sentence, and what it acknowledged before is there."""
 
     async def story() -> None:
-        history = History()
+        record = Recorder()
         broken = Server(tmp_path, SYNC, before=strace("error=EIO:when=80+"))
         with broken:
             wires = [await Wire.open(broken.port) for _ in range(4)]
-            work = (send_many(history, wire, f"p{number}", 2000) for number, wire in enumerate(wires))
+            work = (send_many(record, wire, f"p{number}", 2000) for number, wire in enumerate(wires))
             answers = [answer for some in await asyncio.gather(*work) for answer in some]
             assert broken.wait() not in (0, None)
         refused = [answer for answer in answers if answer.code != ResponseCode.SUCCESS]
@@ -76,12 +76,12 @@ def test_a_sync_that_fails_is_an_error_for_whoever_waits(tmp_path: Path) -> None
         assert "the disk did not confirm a write" in (refused[0].reason or "")
         assert "the disk did not confirm a write" in broken.tail()
         assert "Traceback" not in broken.tail()
-        assert history.acks
+        assert record.acks
         again = Server(tmp_path, SYNC)
         with again:
             async with connected(again.port) as wire:
-                await history.read_all(wire)
-                history.check()
+                await record.read_all(wire)
+                record.check()
                 assert (await wire.call(send("orders", b"goes on"))).code == ResponseCode.SUCCESS
 
     asyncio.run(story())
@@ -173,27 +173,27 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(directory)], check=False)
 
 
-async def fill(history: History, wire: Wire, name: str) -> Command:
+async def fill(record: Recorder, wire: Wire, name: str) -> Command:
     """Send until a message is refused; the refusal."""
     for number in range(10_000):
         body = f"{name}-{number}-".encode() + bytes(16_000)
-        history.attempt("orders", 0, body)
+        record.attempt("orders", 0, body)
         answer = await wire.call(send("orders", body, binary=number % 2 == 0))
         if answer.code != ResponseCode.SUCCESS:
             return answer
-        history.ack("orders", 0, int(answer.fields["queueOffset"]), body)
+        record.ack("orders", 0, int(answer.fields["queueOffset"]), body)
         await asyncio.sleep(0.0005)  # the disk is looked at now and then
     raise AssertionError("the disk did not run full")
 
 
-async def until_accepted(history: History, wire: Wire, name: str, seconds: float = 10.0) -> None:
+async def until_accepted(record: Recorder, wire: Wire, name: str, seconds: float = 10.0) -> None:
     deadline = time.monotonic() + seconds
     for number in range(1000):
         body = f"{name}-again-{number}".encode()
-        history.attempt("orders", 0, body)
+        record.attempt("orders", 0, body)
         answer = await wire.call(send("orders", body))
         if answer.code == ResponseCode.SUCCESS:
-            history.ack("orders", 0, int(answer.fields["queueOffset"]), body)
+            record.ack("orders", 0, int(answer.fields["queueOffset"]), body)
             return
         assert time.monotonic() < deadline, f"still refused {seconds} s after there was room: {answer.reason}"
         await asyncio.sleep(0.1)
@@ -205,32 +205,32 @@ def test_a_disk_that_runs_full(tmp_path: Path, small_disk: Path, marks: str) -> 
     settings = FULL.replace("refuse_at = 1.0\nresume_below = 0.99\n", marks)
 
     async def story() -> None:
-        history = History()
+        record = Recorder()
         ballast = small_disk / "ballast"
         ballast.write_bytes(bytes(20 << 20))
         with Server(tmp_path, settings=settings, store=small_disk / "store") as server:
             async with connected(server.port) as wire:
-                refusal = await fill(history, wire, "first")
+                refusal = await fill(record, wire, "first")
                 assert refusal.code == ResponseCode.SERVICE_NOT_AVAILABLE, refusal.reason
                 assert "disk" in (refusal.reason or "")
-                await history.read_all(wire)
-                history.check()
-                assert history.acks > 500
+                await record.read_all(wire)
+                record.check()
+                assert record.acks > 500
                 assert (await wire.call(pull("orders", 0, 0, group="readers"))).code == ResponseCode.SUCCESS
                 assert (await commit(wire, "readers", "orders", 0, 100)).code == ResponseCode.SUCCESS
                 assert await progress_of(wire, "readers", "orders", 0) == 100
                 ballast.unlink()
-                await until_accepted(history, wire, "first")
+                await until_accepted(record, wire, "first")
                 ballast.write_bytes(bytes(4 << 20))
-                await fill(history, wire, "second")
+                await fill(record, wire, "second")
             server.kill()
             server.start()  # on the full disk
             async with connected(server.port) as wire:
-                await history.read_all(wire)
-                history.check()
+                await record.read_all(wire)
+                record.check()
                 assert await progress_of(wire, "readers", "orders", 0) == 100
                 ballast.unlink()
-                await until_accepted(history, wire, "second")
+                await until_accepted(record, wire, "second")
             assert "Traceback" not in server.tail()
 
     asyncio.run(story())

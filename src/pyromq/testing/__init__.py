@@ -1,6 +1,114 @@
-"""What PyroMQ is tested with, for those who build on it: the world's faults, repeatable by a seed."""
+"""What PyroMQ is tested with, for those who build on it: a broker for a test, and the world's faults.
 
-from pyromq.testing.crash_choice import CrashChoice, CrashMode
-from pyromq.testing.sim_disk import PowerCut, SimDisk
+    with pyromq.testing.broker(topics={"orders": 4}) as mq:
+        ...                              # any client, with mq.name_servers as its name server
 
-__all__ = ["CrashChoice", "CrashMode", "PowerCut", "SimDisk"]
+`SimDisk` is a disk whose power can be cut, `FaultProxy` a network that can be cut, and `History` with `check` says
+whether a broker and its clients kept their promises. Everything is imported when it is asked for: a test run that uses
+none of it does not wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, overload
+
+if TYPE_CHECKING:
+    from pyromq.testing.crash_choice import CrashChoice, CrashMode
+    from pyromq.testing.embedded import EmbeddedBroker
+    from pyromq.testing.fault_proxy import Direction, FaultProxy
+    from pyromq.testing.history import History
+    from pyromq.testing.history_check import Report, check
+    from pyromq.testing.local_broker import LocalBroker
+    from pyromq.testing.process import BrokerProcess
+    from pyromq.testing.sim_disk import PowerCut, SimDisk
+
+__all__ = [
+    "BrokerProcess", "CrashChoice", "CrashMode", "Direction", "EmbeddedBroker", "FaultProxy", "History", "LocalBroker",
+    "PowerCut", "Report", "SimDisk", "broker", "check",
+]  # fmt: skip
+
+_HOME_OF = {
+    "BrokerProcess": "process",
+    "CrashChoice": "crash_choice",
+    "CrashMode": "crash_choice",
+    "Direction": "fault_proxy",
+    "EmbeddedBroker": "embedded",
+    "FaultProxy": "fault_proxy",
+    "History": "history",
+    "LocalBroker": "local_broker",
+    "PowerCut": "sim_disk",
+    "Report": "history_check",
+    "SimDisk": "sim_disk",
+    "check": "history_check",
+}
+
+
+@overload
+def broker(
+    *,
+    topics: Mapping[str, int] | Iterable[str] = ...,
+    auto_create_topics: bool = ...,
+    flush: Literal["async", "sync"] = ...,
+    data_dir: Path | str | None = ...,
+    advertise: str | None = ...,
+    config: Mapping[str, object] | None = ...,
+    process: Literal[False] = ...,
+) -> EmbeddedBroker: ...
+
+
+@overload
+def broker(
+    *,
+    topics: Mapping[str, int] | Iterable[str] = ...,
+    auto_create_topics: bool = ...,
+    flush: Literal["async", "sync"] = ...,
+    data_dir: Path | str | None = ...,
+    advertise: str | None = ...,
+    config: Mapping[str, object] | None = ...,
+    process: Literal[True],
+) -> BrokerProcess: ...
+
+
+def broker(
+    *,
+    topics: Mapping[str, int] | Iterable[str] = (),
+    auto_create_topics: bool = True,
+    flush: Literal["async", "sync"] = "async",
+    data_dir: Path | str | None = None,
+    advertise: str | None = None,
+    config: Mapping[str, object] | None = None,
+    process: bool = False,
+) -> LocalBroker:
+    """A real broker and its name server on free loopback ports, for one `with` or `async with`. Raises ConfigError.
+
+    `topics` are there when the block begins: names, or names with their numbers of queues. Data goes to a directory
+    that is removed afterwards, unless `data_dir` names one, which is kept. `flush="sync"` waits for the disk before a
+    send is acknowledged. `advertise` (`host:port`) is where clients are told to find the broker, for one behind a
+    `FaultProxy`. `config` has further settings of the broker by their paths: `{"store.max_body_bytes": 1024}`.
+
+    It runs on a thread of this process; with `process=True` it is a process of its own, which can be killed.
+    """
+    from pyromq.testing.broker_options import options_of
+
+    options = options_of(
+        topics=topics, auto_create_topics=auto_create_topics, flush=flush, data_dir=data_dir, advertise=advertise,
+        config=config or {},
+    )  # fmt: skip
+    if process:
+        from pyromq.testing.process import BrokerProcess
+
+        return BrokerProcess(options)
+    from pyromq.testing.embedded import EmbeddedBroker
+
+    return EmbeddedBroker(options)
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: object = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    globals()[name] = found
+    return found

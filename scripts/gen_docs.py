@@ -1,4 +1,4 @@
-"""Writes the parts of docs/ that come from the code: settings, errors, record layout and recover point.
+"""Writes the parts of docs/ that come from the code: settings, commands, errors, record layout and recover point.
 
     python scripts/gen_docs.py            write them
     python scripts/gen_docs.py --check    say which are out of date, and fail if one is
@@ -17,7 +17,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import typer
+
+from pyromq.cli.app import app
 from pyromq.config.rocketmq_keys import BROKER_KEYS, NAME_SERVER_KEYS
 from pyromq.config.runtime import RUNTIME_SETTINGS, RuntimeSetting
 
@@ -129,6 +133,52 @@ def _constant(name: str) -> str:
     return name
 
 
+# --- commands ----------------------------------------------------------------------------------------------------
+
+
+def commands() -> str:
+    """Every command with its help and its options, in the order of the help."""
+    return "\n".join(_commands_of(typer.main.get_command(app), ["pyromq"]))
+
+
+def _commands_of(command: Any, names: list[str]) -> Iterator[str]:
+    inner = {name: command.get_command(None, name) for name in command.list_commands(None)}
+    for name, one in inner.items():
+        words = [*names, name]
+        is_group = hasattr(one, "list_commands")
+        if not is_group or one.invoke_without_command:
+            yield _command(one, words)
+        if is_group:
+            yield from _commands_of(one, words)
+
+
+def _command(command: Any, words: list[str]) -> str:
+    shown = [parameter for parameter in command.params if "--help" not in parameter.opts]
+    arguments = [one for one in shown if one.param_type_name == "argument"]
+    usage = " ".join([*words, *(_argument(one) for one in arguments)])
+    parts = [f"### `{usage}`\n\n{_folded(command.help or '')}\n"]
+    rows = [[f"`{_argument(one)}`", "", one.help or ""] for one in arguments if one.help]
+    rows += [_option_row(one) for one in shown if one.param_type_name == "option"]
+    return "\n".join([*parts, table(["", "default", ""], rows)])
+
+
+def _argument(argument: Any) -> str:
+    return str(argument.metavar or argument.name.upper())
+
+
+def _option_row(option: Any) -> list[str]:
+    ways = " ".join(f"`{one}`" for one in [*option.opts, *option.secondary_opts])
+    default = option.default
+    shown = "" if default in (None, False, "") or callable(default) else f"`{getattr(default, 'value', default)}`"
+    variable = f" Or in the environment: `{option.envvar}`." if option.envvar else ""
+    return [ways + (f" {option.metavar}" if option.metavar else ""), shown, (option.help or "") + variable]
+
+
+def _folded(text: str) -> str:
+    """Paragraphs on one line each, as Markdown likes them."""
+    return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
+
+
 # --- errors ------------------------------------------------------------------------------------------------------
 
 
@@ -192,6 +242,7 @@ def recover_point() -> str:
 GENERATORS: dict[str, Callable[[], str]] = {
     **{f"settings-{module}": partial(settings, module) for module in SETTINGS_OF},
     **{f"keys-{program}": partial(rocketmq_keys, program) for program in ("broker", "nameserver")},
+    "commands": commands,
     "errors": errors,
     "record-layout": record_layout,
     "recover-point": recover_point,

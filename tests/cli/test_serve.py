@@ -102,7 +102,7 @@ def test_settings_of_up_come_from_options_environment_and_file(tmp_path: Path) -
     options = ("--config", "broker.toml", "--data-dir", "elsewhere", "--log-level", "info")
     with up(tmp_path, *options, PYROMQ_BROKER_CLUSTER="from-environment") as program:
         refused = run("send", "orders", "x", "-n", name_server_of(program), cwd=tmp_path)
-        assert (refused.code, refused.err) == (1, "error: no broker has a topic 'orders' that may be written to\n")
+        assert (refused.code, refused.err.startswith("error: no broker has the topic 'orders'")) == (1, True)
         assert program.stop() == 0
     assert (tmp_path / "elsewhere" / "store" / "commitlog").parent.exists()
     assert not (tmp_path / "pyromq-data").exists()

@@ -5,6 +5,7 @@ That is for the start of a server: it need not wait for what only other commands
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,20 +17,34 @@ from pyromq.cli.output import FriendlyGroup, show_warnings
 if TYPE_CHECKING:
     from typer.core import TyperCommand, TyperGroup
 
+#: Where a shell that completes a command puts its question; see `completion`.
+COMPLETION = "_PYROMQ_COMPLETE"
+
 CONTEXT = {"help_option_names": ["-h", "--help"]}
 
-SERVERS, MESSAGES, TOOLS = "Run it", "Try it", "Look inside"
+SERVERS, MESSAGES, CLUSTER, TOOLS = "Run it", "Try it", "Look at a cluster, change it", "Look inside"
 
 #: In the order of the help: the panel that a command is shown in, and where its function or group is.
 COMMANDS = {
     "up": (SERVERS, "pyromq.cli.serve", "up"),
     "nameserver": (SERVERS, "pyromq.cli.serve", "nameserver"),
-    "broker": (SERVERS, "pyromq.cli.serve", "broker"),
+    "broker": (SERVERS, "pyromq.cli.brokers", "app"),
+    "demo": (MESSAGES, "pyromq.cli.demo", "demo"),
     "send": (MESSAGES, "pyromq.cli.messages", "send"),
     "consume": (MESSAGES, "pyromq.cli.messages", "consume"),
+    "tail": (MESSAGES, "pyromq.cli.messages", "tail"),
     "try": (MESSAGES, "pyromq.cli.tour", "tour"),
+    "cluster": (CLUSTER, "pyromq.cli.brokers", "cluster"),
+    "topic": (CLUSTER, "pyromq.cli.topics", "app"),
+    "group": (CLUSTER, "pyromq.cli.groups", "app"),
+    "consumer": (CLUSTER, "pyromq.cli.consumers", "app"),
+    "producer": (CLUSTER, "pyromq.cli.consumers", "producers_app"),
+    "message": (CLUSTER, "pyromq.cli.message_commands", "app"),
+    "dlq": (CLUSTER, "pyromq.cli.dead_letters", "app"),
     "store": (TOOLS, "pyromq.cli.store", "app"),
+    "bench": (TOOLS, "pyromq.cli.bench", "bench"),
     "doctor": (TOOLS, "pyromq.cli.doctor", "doctor"),
+    "completion": (TOOLS, "pyromq.cli.completion", "completion"),
 }
 
 
@@ -94,4 +109,8 @@ def options(
 
 
 def main() -> None:
+    if COMPLETION in os.environ:  # a shell asks
+        from typer.completion import get_completion_inspect_parameters
+
+        get_completion_inspect_parameters()  # teaches typer the ways that shells ask in
     app()

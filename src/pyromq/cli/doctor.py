@@ -128,9 +128,35 @@ def _tool(name: str, commands: tuple[str, ...], purpose: str) -> Check:
 
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="For scripts: JSON and nothing else.")] = False,
+    name_servers: Annotated[
+        str | None,
+        typer.Option(
+            "--name-servers",
+            "-n",
+            metavar="HOST:PORT;…",
+            help="Look at this cluster too: does everybody answer, do the clocks agree?",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
-    """Look at this installation: what is active, and what would make it faster."""
+    """Look at this installation: what is active, and what would make it faster.
+
+    With --name-servers also at a cluster: can the name servers and brokers be reached, and do the clocks agree? Then
+    it ends with 1 when something of it needs attention.
+    """
     found = checks()
+    reached: list[Check] = []
+    if name_servers is not None:
+        from pyromq.cli.doctor_cluster import cluster_checks
+
+        reached = cluster_checks(name_servers)
+        found += reached
+    _show(found, as_json)
+    if any(check.good is False and check.advice for check in reached):
+        raise typer.Exit(1)
+
+
+def _show(found: list[Check], as_json: bool) -> None:
     if as_json:
         output.print_json({"kernel": rooms(), "checks": found})
         return

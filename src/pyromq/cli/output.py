@@ -20,7 +20,15 @@ from typing import Any, NoReturn, TextIO
 import typer
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.table import Table
 from typer.core import TyperGroup
 
@@ -105,6 +113,12 @@ def print_json(value: object) -> None:
     sys.stdout.write(json.dumps(plain(value), indent=2) + "\n")
 
 
+def print_json_line(value: object) -> None:
+    """One of many that come one after the other: each on its line, at once."""
+    sys.stdout.write(json.dumps(plain(value)) + "\n")
+    sys.stdout.flush()
+
+
 def plain(value: Any) -> Any:
     """Dataclasses, named tuples, paths and enums as JSON has them."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -135,7 +149,7 @@ def listing(*columns: str, numbers: tuple[str, ...] = (), prose: str | None = No
     """Rows of the same kind; `numbers` line up on the right, and with `prose` only that column is broken into lines."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
-        keep = prose is not None and column != prose
+        keep = column in numbers or (prose is not None and column != prose)
         table.add_column(column, justify="right" if column in numbers else "left", overflow="fold", no_wrap=keep)
     return table
 
@@ -173,6 +187,57 @@ def duration(seconds: float) -> str:
     if seconds < 0.001:
         return f"{seconds * 1e6:.0f} µs"
     return f"{seconds * 1000:.1f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def ago(timestamp_ms: int | None, now_ms: int) -> str:
+    """How long ago, in the largest unit that fits; a dash for never."""
+    if not timestamp_ms:
+        return "-"
+    seconds = max(now_ms - timestamp_ms, 0) // 1000
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds // length} {unit} ago"
+    return f"{seconds} s ago"
+
+
+def rate(per_second: float) -> str:
+    """Messages in a second."""
+    return "0" if per_second <= 0 else f"{per_second:,.1f}" if per_second < 100 else f"{per_second:,.0f}"
+
+
+def note(text: str) -> None:
+    """Something beside the result, for people: broken between words on a terminal, whole lines elsewhere."""
+    console = stderr()
+    console.print(text, soft_wrap=not console.is_terminal)
+
+
+def agree(will_do: str, *, yes: bool) -> None:
+    """Say what is about to happen, and go on only when somebody wants it. Without a terminal `yes` must say so."""
+    note(f"[bold]This will[/] {escaped(will_do)}")
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        fail("nothing was done: there is no terminal to ask on, so say --yes if you mean it")
+    if not typer.confirm("Go on?", err=True):
+        fail("nothing was done")
+
+
+@contextlib.contextmanager
+def counting_bar(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr that is moved by how many more are done. Nothing where there is no terminal."""
+    console = stderr()
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    with bar:
+        task = bar.add_task(what, total=total)
+        yield lambda more: bar.advance(task, more)
 
 
 @contextlib.contextmanager

@@ -12,10 +12,8 @@ import contextlib
 import gc
 import logging
 import os
-import shutil
 import signal
 import socket
-import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import replace
 from importlib.util import find_spec
@@ -28,7 +26,8 @@ import pyromq
 from pyromq.cli import output
 from pyromq.cli.logs import LogFormat, LogLevel, start_logging
 from pyromq.cli.output import escaped
-from pyromq.config import BrokerConfig, NameServerConfig
+from pyromq.cli.running import as_called
+from pyromq.config import BrokerConfig, NameServerConfig, StoreConfig
 from pyromq.config.load import DEFAULT_DATA, Loaded, load_broker, load_name_server
 from pyromq.errors import ConfigError, PyroMQError
 from pyromq.net.address import shown_address
@@ -266,7 +265,7 @@ async def _broker(loaded: Loaded[BrokerConfig], stop: asyncio.Event) -> None:
 
     _warn(loaded.warnings)
     config = _reachable(loaded.config)
-    _check_directory(config.store.root)
+    _check_directories(config.store)
     async with Broker(config).running() as server:
         where = _where(server)
         log.info("broker %s (version %s) serves on %s", config.name, pyromq.__version__, where)
@@ -280,7 +279,7 @@ async def _up(names: Loaded[NameServerConfig], broker: Loaded[BrokerConfig], sto
 
     _warn([*names.warnings, *broker.warnings])
     config = _reachable(broker.config)
-    _check_directory(config.store.root)
+    _check_directories(config.store)
     async with _serving_names(names.config) as found:
         near = names.config.listen_host if names.config.listen_host not in WILDCARDS else "localhost"
         far = config.client_host if names.config.listen_host in WILDCARDS else near
@@ -308,6 +307,12 @@ def _reachable(config: BrokerConfig) -> BrokerConfig:
         ) from None
     log.info("clients are told to connect to %s; --advertise-host gives another address", host)
     return replace(config, advertise_host=host)
+
+
+def _check_directories(store: StoreConfig) -> None:
+    _check_directory(store.root)
+    if store.log_is_apart:
+        _check_directory(store.log_directory)
 
 
 def _check_directory(root: Path) -> None:
@@ -347,15 +352,9 @@ def _say(*lines: str) -> None:
             console.print(escaped(line), soft_wrap=True)
 
 
-def _as_called() -> str:
-    """This program as a shell finds it: it may be in an environment that is on no path."""
-    called = Path(sys.argv[0])
-    return "pyromq" if called.name != "pyromq" or shutil.which("pyromq") else str(called)
-
-
 def _welcome(names: str, broker: str, store: Path) -> None:
     option = "" if names == DEFAULT_NAME_SERVER else f" -n {names}"
-    command = _as_called()
+    command = as_called()
     _say(
         f"{READY} (version {pyromq.__version__})",
         f"  name server  {names}",

@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Runs every test, in several lanes side by side, and fails if one of them does. `make test` calls it.
+#
+# The tests against other programs mostly wait for these, so they share the processor well with the rest. Within a lane
+# one test follows the other: some of them measure. What the first lane says is shown as it comes, what the others say
+# when all are done.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+BIN=.venv/bin
+# Apache's own servers take seconds to start and a quarter of a minute to stop.
+APACHE=(tests/interop/test_{apache_harness,log_place_interop,name_server_interop,sql92_against_apache,store_interop}.py)
+JAVA=(tests/interop/test_java_*.py tests/interop/test_guides.py)
+
+# Nothing but work for the processor. The lane that is shown keeps a second core busy.
+forms_and_crashes() {
+    local failed=0
+    trap 'exit 130' INT
+    PYROMQ_KERNEL=python "$BIN/pytest" tests/records tests/store tests/wire tests/broker || failed=1
+    "$BIN/pytest" tests/crash || failed=1
+    return $failed
+}
+
+names=() pids=() logs=()
+
+# start NAME COMMAND…: in a process group of its own, so that it can be interrupted as a whole and stop its servers
+start() {
+    local log
+    log=$(mktemp)
+    set -m
+    "${@:2}" >"$log" 2>&1 &
+    set +m
+    names+=("$1") pids+=($!) logs+=("$log")
+}
+
+stop_all() {
+    local pid
+    for pid in "${pids[@]}"; do kill -INT -- "-$pid" 2>/dev/null; done
+    for pid in "${pids[@]}"; do wait "$pid"; done
+    rm -f "${logs[@]}"
+}
+
+trap stop_all EXIT
+trap 'exit 130' INT TERM
+
+start "tests/interop, with Apache's servers" "$BIN/pytest" -rs "${APACHE[@]}"
+start "tests/interop, with the Java client" "$BIN/pytest" -rs "${JAVA[@]}"
+start "tests/interop, the others" "$BIN/pytest" -rs tests/interop "${APACHE[@]/#/--ignore=}" "${JAVA[@]/#/--ignore=}"
+start "the readable forms, and tests/crash" forms_and_crashes
+
+failed=0
+echo "--- everything else"
+"$BIN/pytest" --ignore=tests/interop --ignore=tests/crash || failed=1
+for lane in "${!pids[@]}"; do
+    wait "${pids[lane]}" || failed=1
+    echo "--- ${names[lane]}"
+    cat "${logs[lane]}"
+done
+exit $failed

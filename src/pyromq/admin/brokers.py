@@ -1,0 +1,141 @@
+"""Clusters and brokers: who is there, how they are doing, and their settings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pyromq.admin.directory import BrokerAddress, Directory, of_each
+from pyromq.errors import CallFailed, ConfigError, NotFound, ServiceError
+from pyromq.wire.admin_requests import GetBrokerConfig, GetRuntimeInfo, UpdateBrokerConfig
+from pyromq.wire.bodies.routes import decode_kv_table
+
+_RUNTIME = re.compile(r"(\d+) days?, (\d+) hours?, (\d+) minutes?, (\d+) seconds?")
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatus:
+    """How one broker is doing. Where it does not answer, `problem` says why and the figures are zero."""
+
+    cluster: str
+    name: str
+    broker_id: int
+    address: str
+    #: Of the protocol it speaks, as RocketMQ counts.
+    version: str = ""
+    #: Of the broker itself, where it is PyroMQ.
+    pyromq_version: str | None = None
+    started_ms: int = 0
+    #: Its clock when it answered, to the second.
+    clock_ms: int = 0
+    #: Messages per second over the last ten.
+    in_per_second: float = 0.0
+    out_per_second: float = 0.0
+    messages_in_today: int = 0
+    messages_out_today: int = 0
+    #: Share of the disk that is in use, from 0 to 1.
+    disk_used: float = 0.0
+    log_bytes: int = 0
+    #: When the oldest message it still has was stored; 0: it has none.
+    oldest_message_ms: int = 0
+    problem: str | None = None
+    #: All that it says, by RocketMQ's names.
+    figures: Mapping[str, str] = field(default_factory=dict)
+
+
+class Brokers:
+    """Brokers are named by their name, which means the master, or by their address."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+
+    async def list(self) -> Sequence[BrokerAddress]:
+        """Every broker that a name server knows."""
+        return await self._directory.brokers()
+
+    async def statuses(self) -> Sequence[BrokerStatus]:
+        """How all of them are doing. One that does not answer is among them, with the reason."""
+        return await of_each(await self._directory.brokers(), self._status_or_problem)
+
+    async def status(self, broker: str) -> BrokerStatus:
+        return await self._status(await self._directory.broker(broker))
+
+    async def _status_or_problem(self, broker: BrokerAddress) -> BrokerStatus:
+        try:
+            return await self._status(broker)
+        except (CallFailed, ServiceError) as problem:
+            return BrokerStatus(broker.cluster, broker.name, broker.broker_id, broker.address, problem=str(problem))
+
+    async def _status(self, broker: BrokerAddress) -> BrokerStatus:
+        answer = await self._directory.ask(broker.address, GetRuntimeInfo())
+        return read_status(broker, decode_kv_table(answer.body))
+
+    async def config(self, broker: str) -> dict[str, str]:
+        """The broker's settings by RocketMQ's names."""
+        found = await self._directory.broker(broker)
+        answer = await self._directory.ask(found.address, GetBrokerConfig())
+        lines = (line.partition("=") for line in answer.body.decode(errors="replace").splitlines())
+        return dict(sorted((name.strip(), value.strip()) for name, equals, value in lines if equals))
+
+    async def change(self, broker: str, settings: Mapping[str, str]) -> None:
+        """Change settings of a running broker: all of them, or none. Raises ServiceError with what it refuses."""
+        for name, value in settings.items():
+            if not name.strip() or any(mark in name + value for mark in "\r\n") or "=" in name:
+                raise ConfigError(f"{name!r} = {value!r} cannot be a setting: it is one line of name=value", name)
+        found = await self._directory.broker(broker)
+        lines = "".join(f"{name}={value}\n" for name, value in settings.items())
+        await self._directory.ask(found.address, UpdateBrokerConfig(body=lines.encode()))
+        now = await self.config(broker)
+        ignored = sorted(name for name in settings if name not in now)
+        if ignored:  # RocketMQ does not say so
+            raise NotFound(f"the broker {found.name!r} has no setting {', '.join(ignored)}: it took no notice")
+
+
+def read_status(broker: BrokerAddress, figures: Mapping[str, str]) -> BrokerStatus:
+    """RocketMQ's figures, which are text, as values. What is absent or strange is zero."""
+    started_ms = _whole(figures, "bootTimestamp")
+    running_ms = _running_ms(figures.get("runtime", ""))
+    return BrokerStatus(
+        broker.cluster,
+        broker.name,
+        broker.broker_id,
+        broker.address,
+        version=figures.get("brokerVersionDesc", "").removeprefix("V").replace("_", "."),
+        pyromq_version=figures.get("pyromqVersion"),
+        started_ms=started_ms,
+        clock_ms=started_ms + running_ms if started_ms and running_ms is not None else 0,
+        in_per_second=_first(figures, "putTps"),
+        out_per_second=_first(figures, "getTransferredTps") or _first(figures, "getTransferedTps"),
+        messages_in_today=_since(figures, "msgPutTotal"),
+        messages_out_today=_since(figures, "msgGetTotal"),
+        disk_used=_first(figures, "commitLogDiskRatio"),
+        log_bytes=_whole(figures, "commitLogMaxOffset") - _whole(figures, "commitLogMinOffset"),
+        oldest_message_ms=max(_whole(figures, "earliestMessageTimeStamp"), 0),
+        figures=dict(sorted(figures.items())),
+    )
+
+
+def _whole(figures: Mapping[str, str], name: str) -> int:
+    written = figures.get(name, "")
+    return int(written) if re.fullmatch(r"-?[0-9]{1,19}", written) else 0
+
+
+def _first(figures: Mapping[str, str], name: str) -> float:
+    """The first of several numbers: that of the shortest span."""
+    try:
+        return float(figures.get(name, "").split()[0])
+    except (IndexError, ValueError):
+        return 0.0
+
+
+def _since(figures: Mapping[str, str], name: str) -> int:
+    return max(_whole(figures, f"{name}TodayNow") - _whole(figures, f"{name}TodayMorning"), 0)
+
+
+def _running_ms(written: str) -> int | None:
+    found = _RUNTIME.search(written)
+    if found is None:
+        return None
+    days, hours, minutes, seconds = map(int, found.groups())
+    return (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000

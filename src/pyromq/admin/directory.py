@@ -1,0 +1,175 @@
+"""Who serves what in a cluster, and how to ask them: name servers in turn, brokers all at once.
+
+Nothing is kept between two questions: an admin wants to know how things are now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from pyromq.errors import CallFailed, ConfigError, NotFound, TopicNotFound, Unreachable
+from pyromq.wire.bodies.routes import ClusterInfo, TopicRoute
+from pyromq.wire.codes import ResponseCode
+from pyromq.wire.command import Command
+from pyromq.wire.nameserver_requests import GetClusterInfo, GetRoute
+from pyromq.wire.requests import Request
+
+log = logging.getLogger("pyromq.admin")
+
+Item = TypeVar("Item")
+Told = TypeVar("Told")
+
+#: The broker of a name that may be written to.
+MASTER = 0
+OK = (ResponseCode.SUCCESS,)
+#: Questions on their way at the same time.
+AT_ONCE = 16
+
+
+class Asks(Protocol):
+    """Sends a request to `host:port` and returns the answer; what is not `ok` is raised."""
+
+    async def ask(
+        self, address: str, request: Request, timeout_s: float | None = None, *, ok: Collection[int] = OK
+    ) -> Command: ...
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAddress:
+    """One broker process. Of those that share a name, number 0 is the master."""
+
+    cluster: str
+    name: str
+    broker_id: int
+    address: str
+
+    @property
+    def is_master(self) -> bool:
+        return self.broker_id == MASTER
+
+
+class Directory:
+    def __init__(self, line: Asks, name_servers: Collection[str]) -> None:
+        self._line = line
+        self.name_servers = tuple(name_servers)
+        if not self.name_servers:
+            raise ConfigError("no name server is given: use --name-servers")
+
+    async def ask(self, address: str, request: Request, *, ok: Collection[int] = OK) -> Command:
+        return await self._line.ask(address, request, ok=ok)
+
+    # --- name servers ------------------------------------------------------------------------------------------------
+
+    async def ask_names(self, request: Request) -> Command:
+        """The answer of the first name server that gives one. Raises Unreachable when none does."""
+        for address in self.name_servers:
+            try:
+                return await self.ask(address, request)
+            except CallFailed:
+                continue
+        raise Unreachable(
+            f"no name server answers at {' or '.join(self.name_servers)}: start one with `pyromq up`, or say where it "
+            "is with --name-servers"
+        )
+
+    async def tell_names(self, request: Request) -> None:
+        """Every name server that can be reached; they know nothing of each other. Raises Unreachable for none."""
+        told = await asyncio.gather(
+            *(self.ask(address, request) for address in self.name_servers), return_exceptions=True
+        )
+        problems = [one for one in told if isinstance(one, BaseException)]
+        hard = [one for one in problems if not isinstance(one, CallFailed)]
+        if hard or len(problems) == len(told):
+            raise (hard or problems)[0]
+
+    async def route(self, topic: str) -> TopicRoute:
+        """Raises TopicNotFound."""
+        try:
+            answer = await self.ask_names(GetRoute(topic=topic, standard_json_only=True))
+        except TopicNotFound:
+            raise TopicNotFound(f"no broker has a topic {topic!r}: `pyromq topic list` shows those there are") from None
+        return TopicRoute.decode(answer.body)
+
+    # --- brokers -----------------------------------------------------------------------------------------------------
+
+    async def brokers(self) -> list[BrokerAddress]:
+        """Every broker that a name server knows, by cluster, name and number."""
+        info = ClusterInfo.decode((await self.ask_names(GetClusterInfo())).body)
+        found = [
+            BrokerAddress(broker.cluster, name, number, address)
+            for name, broker in info.brokers.items()
+            for number, address in broker.addresses.items()
+        ]
+        return sorted(found, key=lambda one: (one.cluster, one.name, one.broker_id))
+
+    async def masters(self, cluster: str | None = None, broker: str | None = None) -> list[BrokerAddress]:
+        """Those that hold settings. Raises NotFound where a cluster or broker is named that is not there."""
+        every = [one for one in await self.brokers() if one.is_master]
+        found = [one for one in every if cluster in (None, one.cluster) and broker in (None, one.name)]
+        if not found:
+            raise NotFound(_nobody(every, cluster, broker))
+        return found
+
+    async def masters_of(self, topic: str) -> list[BrokerAddress]:
+        """The masters that have the topic; a slave where a master is away. Raises TopicNotFound."""
+        route = await self.route(topic)
+        found = []
+        for broker in route.brokers:
+            if broker.addresses:
+                number = min(broker.addresses)
+                found.append(BrokerAddress(broker.cluster, broker.name, number, broker.addresses[number]))
+        return sorted(found, key=lambda one: (one.cluster, one.name))
+
+    async def broker(self, name_or_address: str) -> BrokerAddress:
+        """A broker by its name (then its master) or by its address. Raises NotFound."""
+        every = await self.brokers()
+        for one in every:
+            if name_or_address in (one.name, one.address):
+                return one
+        raise NotFound(_nobody(every, None, name_or_address))
+
+
+def _nobody(every: Iterable[BrokerAddress], cluster: str | None, broker: str | None) -> str:
+    brokers = sorted({one.name for one in every})
+    if not brokers:
+        return "no broker has registered with the name server yet: start one with `pyromq broker`, or wait a moment"
+    if broker is not None:
+        return f"no broker is called {broker!r}: there are {', '.join(brokers)}"
+    clusters = sorted({one.cluster for one in every})
+    return f"there is no cluster {cluster!r}: there are {', '.join(clusters)}"
+
+
+async def of_reachable(
+    brokers: Sequence[BrokerAddress], ask: Callable[[BrokerAddress], Awaitable[Told]]
+) -> list[tuple[BrokerAddress, Told]]:
+    """What those brokers tell that answer. Who is left out is in the log; raises CallFailed when nobody answers."""
+    problems: list[CallFailed] = []
+
+    async def asked(broker: BrokerAddress) -> list[tuple[BrokerAddress, Told]]:
+        try:
+            return [(broker, await ask(broker))]
+        except CallFailed as problem:
+            problems.append(problem)
+            return []
+
+    found = [one for some in await of_each(brokers, asked) for one in some]
+    if problems and not found:
+        raise problems[0]
+    for problem in problems:
+        log.warning("a broker is left out of what is shown: %s", problem)
+    return found
+
+
+async def of_each(items: Iterable[Item], ask: Callable[[Item], Awaitable[Told]]) -> list[Told]:
+    """What is told of each item, in their order, with a bounded number of questions at a time."""
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def one(item: Item) -> Told:
+        async with gate:
+            return await ask(item)
+
+    return list(await asyncio.gather(*(one(item) for item in items)))

@@ -3,12 +3,12 @@
 BIN := .venv/bin
 READY := .venv/.ready
 KERNEL := $(wildcard src/pyromq/*/*.pyx src/pyromq/*/*.pxd)
-BENCHMARKS := $(filter-out benchmarks/common.py,$(sort $(wildcard benchmarks/*.py)))
+BENCHMARKS := $(filter-out benchmarks/common.py benchmarks/client_soak.py,$(sort $(wildcard benchmarks/*.py)))
 # Crash states of each setting.
 CRASH_STATES ?= 100000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check interop crash bench bench-broker docs clean
+.PHONY: help setup run test check interop crash bench bench-broker bench-client soak docs clean
 
 help: ## List these targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -21,11 +21,8 @@ $(READY): pyproject.toml setup.py scripts/setup.sh $(KERNEL)
 run: setup ## Run a name server and a broker until Ctrl-C, with their data in ./pyromq-data
 	@exec $(BIN)/pyromq up
 
-test: check ## Run everything: checks, the readable forms, then the whole suite
-	@echo "--- the readable forms (PYROMQ_KERNEL=python)"
-	@PYROMQ_KERNEL=python $(BIN)/pytest tests/records tests/store tests/wire tests/broker
-	@echo "--- the whole suite"
-	@$(BIN)/pytest
+test: check ## Run everything: checks, the readable forms, the whole suite
+	@scripts/test.sh
 
 check: setup ## Lint, formatting and types
 	@$(BIN)/ruff check .
@@ -44,8 +41,15 @@ bench: setup ## Measure the hot paths, one file each
 bench-broker: setup ## Measure the broker beside Apache RocketMQ (Java, Maven, cc); BENCH="--only pulls --rounds 1"
 	@PYTHONPATH=benchmarks:tests $(BIN)/python -m broker_vs_rocketmq $(BENCH)
 
+bench-client: setup ## Measure the client beside Kafka's, NATS', Redis' and RocketMQ's; BENCH="--peers nats --rounds 1"
+	@PYTHONPATH=benchmarks:tests $(BIN)/python -m client_vs_peers $(BENCH)
+
+soak: setup ## Send and consume for 30 minutes: nothing lost, memory flat; SOAK="--minutes 5 --rate 2000"
+	@$(BIN)/python benchmarks/client_soak.py $(SOAK)
+
 docs: setup ## Write the generated parts of docs/ again
 	@$(BIN)/python scripts/gen_docs.py
+	@$(BIN)/python scripts/gen_sync.py
 
 clean: ## Remove everything that was built; data in ./pyromq-data stays
 	@rm -rf .venv build dist src/*.egg-info src/pyromq/*/_kernel.*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,4 +1,4 @@
-"""The benchmark beside Apache RocketMQ: what it reads is what was said, and its verdicts follow from its samples."""
+"""The benchmarks: what they read is what was said, their verdicts follow from their samples, and they run."""
 
 from __future__ import annotations
 
@@ -18,8 +18,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "benchmarks"))
 
+import client_soak  # noqa: E402
 from broker_vs_rocketmq import loads, measure, remoting, report  # noqa: E402
 from broker_vs_rocketmq.loads import LOADS, OURS, THEIRS  # noqa: E402
+from client_vs_peers import __main__ as client_bench  # noqa: E402
+from client_vs_peers import contestants, getting, running  # noqa: E402
+from client_vs_peers import report as client_report  # noqa: E402
+from client_vs_peers.workers import shape  # noqa: E402
 
 LINE = "send 51234 msg/s  52.5 MB/s  errors 0  request p50 4.100 ms  p99 9.250 ms  p99.9 21.000 ms  total 640425\n"
 PULL, SEND = LOADS[0], LOADS[1]
@@ -171,3 +176,205 @@ def test_a_selection_starts_only_what_it_needs() -> None:
     assert loads.flushes("sends") == ["async", "sync"]
     assert (loads.selected("start"), loads.flushes("start")) == ([], ["async"])
     assert all(loads.selected(only) for only in loads.SELECTIONS if only != "start")
+
+
+# --- The client beside its peers: what workers say -----------------------------------------------------------------
+
+WINDOW, LATENCY = (next(line for line in contestants.LINES if line.key == key) for key in ("window", "latency"))
+
+
+def rate(who: str, value: float, number: int = 1) -> running.Sample:
+    return running.Sample("window", who, number, {"rate": value})
+
+
+def test_a_worker_is_told_its_task_on_its_command_line() -> None:
+    task = shape.Task("backlog", "127.0.0.1:9876", "bench-1", seconds=0.5, count=100, options="each")
+    assert shape.task_of(task.as_arguments()) == task
+
+
+def test_only_what_is_acknowledged_within_the_span_counts() -> None:
+    warming = shape.Span(shape.Task("window", "", "", seconds=60, warm=60))
+    assert (warming.acknowledged(), warming.count) == (True, 0)
+    measuring = shape.Span(shape.Task("window", "", "", seconds=60, warm=0))
+    assert (measuring.acknowledged(500), measuring.count) == (True, 500)
+    over = shape.Span(shape.Task("window", "", "", seconds=0, warm=0))
+    assert (over.acknowledged(), over.count) == (False, 0)
+
+
+def test_waits_are_percentiles_without_the_warm_up() -> None:
+    waits = shape.Waits(shape.Task("latency", "", "", warm=1, rate=10))
+    waits.seconds = [9.0] * 10 + [0.001 * number for number in range(1, 101)]
+    expected = {"count": 100, "lost": 0, "p50_ms": 51.0, "p99_ms": 100.0}
+    assert waits.result(110) == pytest.approx(expected)
+
+
+def test_bodies_are_one_kibibyte_and_tell_when_they_were_sent() -> None:
+    waits = shape.Waits(shape.Task("latency", "", "", warm=0))
+    waits.handled(shape.stamped(1))
+    assert 0 <= waits.seconds[0] < 5
+    assert {len(shape.body(7)), len(shape.stamped(7))} == {shape.BODY_BYTES}
+
+
+def test_figures_are_rates_or_the_times_themselves() -> None:
+    worked = {"count": 500, "seconds": 2.0, "cpu_seconds": 0.01}
+    assert running.figures_of(WINDOW, worked) == pytest.approx({"rate": 250, "cpu_us": 20})
+    said = {"count": 9, "lost": 0, "p50_ms": 0.5, "p99_ms": 1.5}
+    assert running.figures_of(LATENCY, said) == {"p50_ms": 0.5, "p99_ms": 1.5}
+    with pytest.raises(running.WorkerFailed, match="3 messages did not reach"):
+        running.figures_of(LATENCY, {**said, "lost": 3})
+
+
+def test_a_worker_that_dies_is_a_failure_that_shows_its_words() -> None:
+    broken = contestants.Contestant("x", "X", "x", "no_such_driver.py", (), "", "", 0)
+    started = running.worker(Path(sys.executable), broken, shape.Task("one", "", ""))
+    with started as worker, pytest.raises(running.WorkerFailed, match="no_such_driver"):
+        worker.result()
+
+
+# --- The client beside its peers: verdicts -------------------------------------------------------------------------
+
+
+def test_ratios_are_to_ours_and_medians_decide() -> None:
+    ours, kafka = contestants.BY_KEY["pyromq"], contestants.BY_KEY["confluent"]
+    samples = [rate("pyromq", value) for value in (10_000, 90_000, 50_000)] + [rate("confluent", 100_000)]
+    first, second = client_report.rows([WINDOW], [ours, kafka], samples)
+    assert first[1:] == ("PyroMQ", "50,000", "90,000", "1.00", "")
+    assert second[1:] == ("confluent-kafka", "100,000", "100,000", "2.00", "")
+    assert {len(first), len(second)} == {len(client_report.COLUMNS)}
+
+
+def test_who_is_ahead_is_named_with_what_differs() -> None:
+    ours, batching, kafka = (contestants.BY_KEY[key] for key in ("pyromq", "pyromq-batch", "confluent"))
+    samples = [rate("pyromq", 40_000), rate("pyromq-batch", 160_000), rate("confluent", 150_000)]
+    assert client_report.notes([WINDOW], [ours, batching, kafka], samples) == []
+    (note,) = client_report.notes([WINDOW], [ours, kafka], samples[::2])
+    assert "confluent-kafka is ahead" in note
+    assert contestants.WHAT_DIFFERS["window", "confluent"] in note
+
+
+def test_a_lower_time_is_ahead() -> None:
+    times = [(key, {"p50_ms": p50, "p99_ms": 1.0}) for key, p50 in (("pyromq", 0.7), ("redis", 0.5), ("nats", 0.8))]
+    samples = [running.Sample("latency", key, 1, figures) for key, figures in times]
+    assert client_report.ahead(samples, LATENCY, "redis")
+    assert not client_report.ahead(samples, LATENCY, "nats")
+
+
+def test_what_is_wanted_of_the_client_is_met_or_not() -> None:
+    met = {
+        row[0]: row[-1] for row in client_report.verdict_rows([rate("pyromq", 40_000), rate("pyromq-batch", 90_000)])
+    }
+    assert met == {"window: rate": "yes", "window with auto_batch: rate": "NO"}
+
+
+def test_a_failure_stands_in_the_table_and_in_the_file() -> None:
+    nats = contestants.BY_KEY["nats"]
+    failed = [running.Sample("window", "nats", 1, failure="ended with 1: no server")]
+    assert client_report.rows([WINDOW], [nats], failed)[0][2] == "failed"
+    facts = json.loads(json.dumps(client_report.as_json({}, [WINDOW], [nats], failed, {"redis": "no apt-get"})))
+    assert (facts["notes"], facts["absent"]) == (
+        ["nats failed on window: ended with 1: no server"],
+        {"redis": "no apt-get"},
+    )
+
+
+def test_lines_and_peers_are_chosen_by_name() -> None:
+    assert [line.key for line in contestants.selected_lines("one,window")] == ["window", "one"]
+    assert {one.server for one in contestants.selected_contestants("none")} == {"pyromq"}
+    assert len(contestants.selected_contestants(None)) == len(contestants.CONTESTANTS)
+    with pytest.raises(ValueError, match="no such peer: rabbit; there are rocketmq"):
+        contestants.selected_contestants("rabbit")
+    with pytest.raises(ValueError, match="no such line"):
+        contestants.selected_lines("windows")
+
+
+def test_whoever_cannot_be_had_is_named_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    measured = client_bench.Measurement(client_bench.options(["--cache", str(tmp_path), "--peers", "nats,redis"]))
+    measured.fetch()
+    assert measured.absent == {"nats": "go is not on PATH", "redis": "apt-get is not on PATH"}
+    assert {one.server for one in measured.contestants} == {"pyromq"}
+
+
+def test_what_was_not_fetched_whole_is_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def fetch(command: list[str], directory: Path | None = None, **environment: str) -> None:
+        asked.append(command)
+        if len(asked) == 1:
+            raise getting.CannotBeHad("the network went away")
+
+    monkeypatch.setattr(getting, "_run", fetch)
+    monkeypatch.setattr(getting.shutil, "which", lambda name: f"/bin/{name}" if name == "go" else None)
+    cache = getting.Cache(tmp_path)
+    with pytest.raises(getting.CannotBeHad, match="went away"):
+        cache.nats_server()
+    programs = {cache.nats_server().path, cache.nats_server().path}
+    assert (len(asked), len(programs)) == (2, 1)
+
+
+@pytest.mark.slow
+def test_the_client_benchmark_runs(tmp_path: Path) -> None:
+    """Ours alone: peers have to be fetched."""
+    command = ["-m", "client_vs_peers", "--rounds", "1", "--seconds", "0.2", "--warm", "0", "--peers", "none"]
+    said = subprocess.run(
+        [sys.executable, *command],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'benchmarks'}{os.pathsep}{ROOT / 'tests'}"},
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=True,
+    ).stdout
+    (file,) = (tmp_path / "build" / "bench").glob("client_vs_peers-*.json")
+    facts = json.loads(file.read_text("utf-8"))
+    assert [one["failure"] for one in facts["samples"] if one["failure"]] == [], said
+    measured = {(one["line"], one["contestant"]) for one in facts["samples"]}
+    ours = contestants.selected_contestants("none")
+    assert measured == {(line, one.key) for one in ours for line in one.lines}
+    assert len(facts["wanted"]) == len(contestants.WANTED)
+
+
+# --- The soak --------------------------------------------------------------------------------------------------------
+
+
+def memories(*anonymous: float) -> list[client_soak.Memory]:
+    return [client_soak.Memory(float(second), 100.0, mib) for second, mib in enumerate(anonymous)]
+
+
+def test_growth_is_read_off_a_line_after_the_warm_up() -> None:
+    warming = [10, 40, 70, 100]
+    assert client_soak.growth_mib(memories(*warming, *[100] * 12)) == pytest.approx(0)
+    assert client_soak.growth_mib(memories(*warming, *range(100, 112))) == pytest.approx(11)
+    assert client_soak.growth_mib(memories(*warming, *[100, 104] * 6)) < 2  # a sawtooth is flat
+
+
+def test_a_soak_fails_for_what_is_lost_and_for_what_grows() -> None:
+    soak = client_soak.Soak(bytearray([client_soak.NOT_SENT]) * 3)
+    for number in (0, 1):
+        soak.table[number] |= client_soak.ACKNOWLEDGED
+    soak.memories = {"client": memories(*[20] * 20), "broker": memories(*range(20, 40))}
+    soak.handled(1)
+    soak.handled(1)
+    assert (soak.lost, soak.handled_again) == (1, 1)
+    lost, grown = client_soak.complaints(soak, growth_max=8)
+    assert lost == "1 acknowledged messages did not reach the handler"
+    assert grown.startswith("the broker grew by 1")
+    soak.handled(0)
+    assert client_soak.complaints(soak, growth_max=20) == []
+
+
+def test_a_message_that_was_never_acknowledged_is_not_lost() -> None:
+    soak = client_soak.Soak(bytearray([client_soak.NOT_SENT]) * 3)
+    soak.memories = {"client": memories(1), "broker": memories(1)}
+    assert soak.lost == 0
+    assert client_soak.complaints(soak, growth_max=8) == ["nothing was acknowledged"]
+
+
+@pytest.mark.slow
+def test_the_soak_runs_and_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = client_soak.main(["--minutes", "0.05", "--rate", "500", "--growth", "32"])
+    assert ended == 0, capsys.readouterr().out
+    assert "acknowledged 1,500  handled 1,500  lost 0" in capsys.readouterr().out

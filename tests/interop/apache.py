@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -28,7 +29,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -96,8 +97,9 @@ def toolchain(program: str = "Referee") -> Toolchain:
     parts = [POM, *sorted(SOURCES.glob("*.java"))]
     stamp = hashlib.sha256(b"\0".join([program.encode(), *(part.read_bytes() for part in parts)])).hexdigest()
     ready = CACHE / stamp[:16]
-    if not _is_complete(ready):
-        _build(ready, program, javac, mvn)
+    with _one_at_a_time():
+        if not _is_complete(ready):
+            _build(ready, program, javac, mvn)
     return Toolchain(java, os.pathsep.join([str(ready / "classes"), _jars(ready)]))
 
 
@@ -119,9 +121,17 @@ def _is_complete(ready: Path) -> bool:
     return all(Path(jar).exists() for jar in _jars(ready).split(os.pathsep))
 
 
+@contextlib.contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Several test processes may need the same program at once: one builds it, the others wait and find it."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def _build(ready: Path, program: str, javac: str, mvn: str) -> None:
     """Fill a fresh directory, then rename it into place: a torn build is never taken for a good one."""
-    CACHE.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix="building-", dir=CACHE))
     try:
         _resolve(mvn, fresh / "classpath.txt")

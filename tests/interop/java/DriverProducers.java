@@ -11,6 +11,7 @@ import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.RequestCallback;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.selector.SelectMessageQueueByHash;
 import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
@@ -105,6 +106,11 @@ final class DriverProducers {
                 for (Message message : messages) {
                     answer.say(DriverJson.sent(producer.send(message,
                         (queues, one, key) -> queues.get(Math.floorMod(key.hashCode(), queues.size())), message.getKeys())));
+                }
+                break;
+            case "hashed":  // by the client's own rule
+                for (Message message : messages) {
+                    answer.say(DriverJson.sent(producer.send(message, new SelectMessageQueueByHash(), message.getKeys())));
                 }
                 break;
             default: throw new IllegalArgumentException("unknown way to send in " + request);

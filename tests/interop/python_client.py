@@ -1,0 +1,91 @@
+"""Our own client, for stories that must hold against two referees: PyroMQ's broker and Apache RocketMQ's.
+
+The servers live in a network of their own, which a thread can enter: a story runs in such a thread, on its own loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from interop.loopback import enter_private_network
+from pyromq import ConsumeFrom, MessageQueue, PushConsumer, ReceivedMessage
+
+#: Long enough for a busy machine: nothing waits this long when all is well.
+PATIENCE_S = 60.0
+
+
+def tell(story: Callable[[], Awaitable[None]], patience_s: float = 120.0) -> None:
+    """Run a story where the servers are; whatever it raises fails the test."""
+    failures: list[BaseException] = []
+
+    async def told() -> None:
+        async with asyncio.timeout(patience_s):
+            await story()
+
+    def inside() -> None:
+        enter = enter_private_network()
+        if enter is not None:
+            enter()
+        try:
+            asyncio.run(told())
+        except BaseException as error:  # noqa: BLE001  it is raised again where the test can see it
+            failures.append(error)
+
+    thread = threading.Thread(target=inside)
+    thread.start()
+    thread.join()
+    if failures:
+        raise failures[0]
+
+
+class Inbox:
+    """Keeps what a push consumer's handler was given, and wakes whoever waits for it."""
+
+    def __init__(self) -> None:
+        self.messages: list[ReceivedMessage] = []
+        self._changed = asyncio.Event()
+
+    async def take(self, message: ReceivedMessage) -> None:
+        self.messages.append(message)
+        self._changed.set()
+
+    @property
+    def bodies(self) -> list[str]:
+        return [message.text for message in self.messages]
+
+    async def received(self, count: int, patience_s: float = PATIENCE_S) -> list[ReceivedMessage]:
+        async with asyncio.timeout(patience_s):
+            while len(self.messages) < count:
+                self._changed.clear()
+                await self._changed.wait()
+        return self.messages
+
+    async def nothing_more(self, count: int, for_s: float = 1.0) -> list[ReceivedMessage]:
+        """So many, and no other for a while."""
+        await self.received(count)
+        await asyncio.sleep(for_s)
+        assert len(self.messages) == count, self.bodies
+        return self.messages
+
+
+def push(name_servers: str, group: str, topic: str, **settings: Any) -> tuple[PushConsumer, Inbox]:
+    """A consumer from the first message on, not started yet, and what it gets. `tags`, `sql`: what it wants."""
+    inbox = Inbox()
+    wanted = {name: settings.pop(name) for name in ("tags", "sql") if name in settings}
+    consumer = PushConsumer(name_servers, group=group, consume_from=ConsumeFrom.FIRST, **settings)
+    consumer.subscribe(topic, inbox.take, **wanted)
+    return consumer, inbox
+
+
+async def until_owned(consumer: PushConsumer, count: int, topic: str, patience_s: float = PATIENCE_S) -> None:
+    """Until the consumer has so many queues of a topic."""
+
+    def owned() -> list[MessageQueue]:
+        return [queue for queue in consumer.queues if queue.topic == topic]
+
+    async with asyncio.timeout(patience_s):
+        while len(owned()) != count:  # noqa: ASYNC110  a rebalance is seen by looking
+            await asyncio.sleep(0.05)

@@ -60,6 +60,9 @@ BROKER_OPTIONS = (
     "-Drocketmq.broker.diskSpaceCleanForciblyRatio=0.99",
 )
 
+#: A broker refuses what has waited for 200 ms, which is nothing on a busy machine.
+PATIENT = {"waitTimeMillsInSendQueue": "60000"}
+
 #: A first run downloads some 200 MB of jars.
 RESOLVE_TIMEOUT_S = 900
 START_TIMEOUT_S = 60
@@ -188,9 +191,13 @@ class ApacheCluster:
     Entering starts, leaving stops; after `kill()` leaving does nothing more.
     """
 
-    def __init__(self, store_root: Path, *, broker_conf: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, store_root: Path, *, broker_conf: Mapping[str, str] | None = None, jvm_options: Sequence[str] = ()
+    ) -> None:
+        """`jvm_options` are for both servers, and win over what the tests usually give."""
         self.store_root = store_root
         self._broker_conf = dict(broker_conf or {})
+        self._jvm_options = tuple(jvm_options)
         self._ports = free_ports()
         self._toolchain = toolchain()
         self._home: tempfile.TemporaryDirectory[str] | None = None
@@ -237,7 +244,7 @@ class ApacheCluster:
         """The broker alone, after it was ended alone."""
         assert self._home is not None, "the name server is not running"
         home = Path(self._home.name)
-        conf = {**broker_conf(self._ports, self.store_root), **self._broker_conf}
+        conf = {**broker_conf(self._ports, self.store_root), **PATIENT, **self._broker_conf}
         self._broker = self._launch(BROKER_MAIN, conf, home)
         _await_ready(self._broker, home / f"{BROKER_MAIN}.out")
 
@@ -293,6 +300,7 @@ class ApacheCluster:
             self._toolchain.java,
             *_jvm_options(home, heap_mb=512 if main == BROKER_MAIN else 192),
             *(BROKER_OPTIONS if main == BROKER_MAIN else WITHOUT_TLS),
+            *self._jvm_options,
             "-cp",
             self._toolchain.classpath,
             main,

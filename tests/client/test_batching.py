@@ -94,7 +94,7 @@ def test_a_part_has_no_more_messages_than_an_answer_can_name() -> None:
 def test_a_batch_is_read_back_as_it_was_and_has_the_size_that_was_counted(entries: list[BatchEntry]) -> None:
     parcel = join("t", entries, [], 0)
     assert len(parcel.body) == sum(map(entry_size, entries))
-    found = [(one.user_flag, one.body, one.properties) for one in split_batch(Draft(b"t", 0, parcel.body))]
+    found = [(one.user_flag, one.body, one.properties) for one in split_batch(Draft(b"t", 0, parcel.body), 10_000)]
     assert found == entries
 
 

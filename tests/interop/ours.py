@@ -174,7 +174,7 @@ def batch_drafts() -> Iterator[Draft]:
     properties = [encode_properties({"number": str(at), "UNIQ_KEY": f"BA{at:030X}"}) for at in range(len(BATCH_BODIES))]
     messages = list(zip(itertools.count(7), BATCH_BODIES, properties, strict=False))
     template = Draft(BATCHED.encode(), 1, encode_batch(messages), born_timestamp_ms=1_700_000_000_000)
-    return split_batch(template)
+    return split_batch(template, 1 << 20)
 
 
 # --- Stores --------------------------------------------------------------------------------------------------------

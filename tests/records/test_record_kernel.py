@@ -1,4 +1,4 @@
-"""The compiled twins of encode, scan and CRC give what the readable forms give."""
+"""The compiled twins of encode, scan, CRC, batches and ids give what the readable forms give."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyromq.errors import IllegalMessage
+from pyromq.model.ids import LogPosition
 from pyromq.model.message import Draft
 from pyromq.records import record
+from pyromq.records.batch import encode_batch, split_batch_readable
 from pyromq.records.checksum import native_crc32_address
+from pyromq.records.message_id import encode_message_ids_readable
 from pyromq.records.scan import Scan, Stop, scan_readable
 from pyromq.store.zeroes import last_nonzero_readable
-from records.drafts import BASE, INT64, drafts, log_of, ordinary_log
+from records.drafts import BASE, INT32, INT64, drafts, log_of, ordinary_log
 from records.mutations import mutate
 
 _kernel = pytest.importorskip("pyromq.records._kernel")
@@ -140,3 +144,50 @@ def test_the_last_byte_that_is_not_zero(before: int, middle: bytes, after: int, 
     start = data.draw(st.integers(0, len(buffer)))
     end = data.draw(st.integers(start, len(buffer)))
     assert _kernel.last_nonzero(buffer, start, end) == last_nonzero_readable(buffer, start, end)
+
+
+# --- batches and ids -------------------------------------------------------------------------------------------------
+
+
+def template(data: bytes) -> Draft:
+    return Draft(
+        topic=b"orders", queue_id=3, body=data, storage_flags=2, born_timestamp_ms=42, reconsume_times=1,
+        prepared_position=9,
+    )  # fmt: skip
+
+
+def kernel_split(data: bytes, at_most: int) -> list[Draft] | None:
+    found: list[Draft] | None = _kernel.split_batch(template(data), at_most, Draft)
+    return found
+
+
+@given(st.lists(st.tuples(INT32, st.binary(max_size=50), st.binary(max_size=30)), max_size=6), st.integers(0, 7))
+def test_a_batch_is_split_the_same(sent: list[tuple[int, bytes, bytes]], at_most: int) -> None:
+    data = encode_batch(sent)
+    assert kernel_split(data, at_most) == split_batch_readable(template(data), at_most)
+
+
+@given(st.lists(st.tuples(INT32, st.binary(max_size=9), st.binary(max_size=9)), max_size=3), st.data())
+def test_a_batch_that_was_damaged_is_split_the_same_or_handed_back(
+    sent: list[tuple[int, bytes, bytes]], draw: st.DataObject
+) -> None:
+    data = bytearray(encode_batch(sent))
+    for _ in range(draw.draw(st.integers(0, 3))):
+        if data:
+            data[draw.draw(st.integers(0, len(data) - 1))] = draw.draw(st.integers(0, 255))
+    cut = bytes(data[: draw.draw(st.integers(0, len(data)))])
+    try:
+        expected = split_batch_readable(template(cut), 10)
+    except IllegalMessage:
+        assert kernel_split(cut, 10) is None
+    else:
+        assert kernel_split(cut, 10) == expected
+
+
+_HOSTS = st.sampled_from([8, 20]).flatmap(lambda size: st.binary(min_size=size, max_size=size))
+
+
+@given(_HOSTS, st.lists(st.integers(0, 2**63 - 1)))
+def test_ids_are_written_the_same(host: bytes, positions: list[int]) -> None:
+    places = [LogPosition(position) for position in positions]
+    assert _kernel.encode_message_ids(host, places) == encode_message_ids_readable(host, places)

@@ -4,6 +4,7 @@
 Takes only what it knows: `encode_into` answers -1 for a draft that the readable form should look at.
 """
 
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.string cimport memchr, memcmp, memcpy
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 
@@ -408,3 +409,59 @@ def encode(draft, long long position, long long queue_offset, long long store_ti
     cdef int size = encode_into(<unsigned char*>target, room, draft, position, queue_offset, store_timestamp_ms,
                                 with_crc, max_body)
     return None if size <= 0 else bytes(target[:size])
+
+# --- batches and ids -------------------------------------------------------------------------------------------
+
+cdef const char* HEX = b"0123456789ABCDEF"
+
+
+def split_batch(template, Py_ssize_t at_most, type kind):
+    """Twin of `batch.split_batch_readable`; None for bytes that do not add up: the readable form says what is wrong."""
+    cdef bytes data = bytes(template.body)
+    cdef const unsigned char* raw = data
+    cdef Py_ssize_t size = len(data), at = 0, body, body_size, properties, end
+    cdef list drafts = []
+    topic, queue_id, flags, born_ms = template.topic, template.queue_id, template.storage_flags, template.born_timestamp_ms
+    born_host, store_host = template.born_host, template.store_host
+    reconsume_times, prepared_position = template.reconsume_times, template.prepared_position
+    while at < size and len(drafts) < at_most:
+        if at + 22 > size:
+            return None
+        end = at + <Py_ssize_t>get32(raw + at)
+        body, body_size = at + 20, <Py_ssize_t>get32(raw + at + 16)
+        properties = body + body_size + 2
+        if end > size or properties > end or properties + (raw[properties - 2] << 8 | raw[properties - 1]) != end:
+            return None
+        drafts.append(kind(
+            topic, queue_id, PyBytes_FromStringAndSize(<char*>raw + body, body_size),
+            PyBytes_FromStringAndSize(<char*>raw + properties, end - properties), <int>get32(raw + at + 12),
+            flags, born_ms, born_host, store_host, reconsume_times, prepared_position,
+        ))
+        at = end
+    return drafts
+
+
+def encode_message_ids(bytes store_host, list positions) -> str:
+    """Twin of `message_id.encode_message_ids_readable`."""
+    cdef Py_ssize_t host_size = len(store_host), each = 2 * host_size + 17, count = len(positions), index, at
+    cdef const unsigned char* host = store_host
+    cdef bytes written
+    cdef char* out
+    cdef uint64_t position
+    cdef int digit
+    if not count:
+        return ""
+    written = PyBytes_FromStringAndSize(NULL, count * each - 1)
+    out = <char*>written
+    for index in range(count):
+        position = positions[index]
+        for at in range(host_size):
+            out[2 * at] = HEX[host[at] >> 4]
+            out[2 * at + 1] = HEX[host[at] & 15]
+        out += 2 * host_size
+        for digit in range(16):
+            out[digit] = HEX[(position >> (60 - 4 * digit)) & 15]
+        if index + 1 < count:
+            out[16] = 44
+        out += 17
+    return written.decode("ascii")

@@ -8,10 +8,10 @@ Each becomes a record of its own in the log.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 
 from pyromq.errors import IllegalMessage
 from pyromq.model.message import Draft
+from pyromq.records.compiled import KERNEL
 
 _HEAD = struct.Struct(">IIIiI")  # size, magic, CRC, user flag, body length
 
@@ -26,15 +26,16 @@ def encode_batch(messages: list[tuple[int, bytes, bytes]]) -> bytes:
     return b"".join(pieces)
 
 
-def split_batch(template: Draft) -> Iterator[Draft]:
-    """The drafts in a batch whose common fields are the template's. Raises IllegalMessage for a broken one.
+def split_batch_readable(template: Draft, at_most: int) -> list[Draft]:
+    """The drafts in a batch whose common fields are the template's, the first so many. Raises IllegalMessage.
 
     There are thousands of them in a full batch: each is made at once, with bytes of its own, which the store takes
     without a closer look.
     """
     data = bytes(template.body)
+    drafts: list[Draft] = []
     at = 0
-    while at < len(data):
+    while at < len(data) and len(drafts) < at_most:
         if at + _HEAD.size + 2 > len(data):
             raise IllegalMessage(f"the batch is cut off at byte {at}")
         size, _, _, user_flag, body_size = _HEAD.unpack_from(data, at)
@@ -46,7 +47,7 @@ def split_batch(template: Draft) -> Iterator[Draft]:
         properties_size = int.from_bytes(data[properties - 2 : properties], "big")
         if properties + properties_size != end:
             raise IllegalMessage(f"the lengths of the message at byte {at} of the batch do not add up")
-        yield Draft(
+        draft = Draft(
             template.topic,
             template.queue_id,
             data[body : body + body_size],
@@ -59,4 +60,16 @@ def split_batch(template: Draft) -> Iterator[Draft]:
             template.reconsume_times,
             template.prepared_position,
         )
+        drafts.append(draft)
         at = end
+    return drafts
+
+
+if KERNEL is None:
+    split_batch = split_batch_readable
+else:
+
+    def split_batch(template: Draft, at_most: int) -> list[Draft]:
+        assert KERNEL is not None
+        found: list[Draft] | None = KERNEL.split_batch(template, at_most, Draft)
+        return split_batch_readable(template, at_most) if found is None else found

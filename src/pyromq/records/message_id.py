@@ -5,11 +5,20 @@ from __future__ import annotations
 from pyromq.errors import OffsetNotFound
 from pyromq.model.ids import LogPosition
 from pyromq.model.message import PackedHost
+from pyromq.records.compiled import KERNEL
 from pyromq.records.layout import HOST_V4, HOST_V6
 
 
 def encode_message_id(store_host: PackedHost, position: LogPosition) -> str:
     return (store_host + position.to_bytes(8, "big")).hex().upper()
+
+
+def encode_message_ids_readable(store_host: PackedHost, positions: list[LogPosition]) -> str:
+    """The ids of several messages of one broker, with commas between them."""
+    return ",".join([encode_message_id(store_host, position) for position in positions])
+
+
+encode_message_ids = encode_message_ids_readable if KERNEL is None else KERNEL.encode_message_ids
 
 
 def decode_message_id(text: str) -> tuple[PackedHost, LogPosition]:

@@ -10,7 +10,6 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from itertools import islice
 
 from pyromq.broker import properties
 from pyromq.broker.groups import Groups
@@ -21,7 +20,7 @@ from pyromq.broker.topics import Topics
 from pyromq.broker.writer import Writer
 from pyromq.config import BrokerConfig
 from pyromq.config.broker import WRITE
-from pyromq.errors import BadRequest, IllegalMessage, NoPermission, NotNow
+from pyromq.errors import BadRequest, IllegalMessage, NoPermission
 from pyromq.model import names
 from pyromq.model.group import GroupConfig
 from pyromq.model.ids import LogPosition
@@ -31,7 +30,7 @@ from pyromq.net.peer import Peer
 from pyromq.records.batch import split_batch
 from pyromq.records.java_hash import java_text
 from pyromq.records.layout import FLAG_INNER_BATCH, FLAG_MULTI_TAGS, FLAG_TRANSACTION_MASK
-from pyromq.records.message_id import encode_message_id
+from pyromq.records.message_id import encode_message_id, encode_message_ids
 from pyromq.wire.requests import SendBack, SendMessage
 from pyromq.wire.responses import Response, SendReceipt
 
@@ -185,7 +184,7 @@ class SendProcessor:
         size, limit = len(sending.draft.body), self._config().store.max_body_bytes
         if size > limit:
             raise IllegalMessage(f"the batch has {size} bytes, the limit is {limit}: send it in parts")
-        drafts = list(islice(split_batch(sending.draft), self._max_batch + 1))
+        drafts = split_batch(sending.draft, self._max_batch + 1)
         if not drafts:
             raise IllegalMessage("the batch holds no message")
         if len(drafts) > self._max_batch:
@@ -207,9 +206,8 @@ class SendProcessor:
 
 def receipt_for(sending: Sending, receipts: list[AppendedAt], config: BrokerConfig) -> SendReceipt:
     """The answer to a send, with the fields that clients rely on."""
-    ids = [encode_message_id(sending.draft.store_host, receipt.position) for receipt in receipts]
     return SendReceipt(
-        message_id=",".join(ids),
+        message_id=encode_message_ids(sending.draft.store_host, [receipt.position for receipt in receipts]),
         queue_id=sending.draft.queue_id,
         queue_offset=receipts[0].queue_offset,
         transaction_id=sending.unique_key,
@@ -218,11 +216,17 @@ def receipt_for(sending: Sending, receipts: list[AppendedAt], config: BrokerConf
 
 
 def _check_no_exact_time(found: bytes) -> None:
-    """Raise NotNow for a message that is to be delivered at a given time. A delay level beside it would count."""
+    """Raise IllegalMessage for a message that is to be delivered at a given time; a delay level beside it would count.
+
+    Clients take this code for certain: nothing is stored, and they try no other broker.
+    """
     if (properties.get_int(found, properties.DELAY) or 0) > 0 or properties.get(found, _TIMER_PAST) is not None:
         return
     if any(properties.get(found, name) is not None for name in _TIMERS):
-        raise NotNow("messages for a given time are not supported by this broker: use one of the delay levels (DELAY)")
+        raise IllegalMessage(
+            "this broker does not deliver messages at a given time: use one of the delay levels instead (delay_level, "
+            "in Java setDelayTimeLevel)"
+        )
 
 
 def unique_key_of(record_properties: bytes) -> str | None:

@@ -34,6 +34,18 @@ def test_a_group_moves_forward_and_goes_back_on_purpose(parts: Parts, caplog: py
     assert progress.offset_of("g", "orders", 0) == 10, "the end of the queue: everything is consumed"
 
 
+def test_what_comes_along_with_a_pull_never_goes_back(parts: Parts) -> None:
+    progress = Progress(parts.offsets, parts.store)
+    progress.advance("g", "orders", 0, 7)
+    progress.advance("g", "orders", 0, 3)  # of a reader that has lost the queue and does not know it yet
+    assert progress.offset_of("g", "orders", 0) == 7
+    progress.advance("g", "orders", 0, 9)
+    assert progress.offset_of("g", "orders", 0) == 9
+    for impossible in (-1, 11):
+        with pytest.raises(IllegalOffset):
+            progress.advance("g", "orders", 0, impossible)
+
+
 @pytest.mark.parametrize("offset", [-1, -(2**63), 11, 2**63 - 1])
 @pytest.mark.parametrize("known", [None, 0, 5])
 def test_an_offset_that_cannot_be_changes_nothing(parts: Parts, offset: int, known: int | None) -> None:

@@ -119,7 +119,7 @@ class FastPulls:
 
     def _commit(self, plan: PullPlan, offset: int, connection: Connection) -> None:
         try:
-            self._progress.commit(plan.group, plan.topic, plan.queue_id, offset)
+            self._progress.advance(plan.group, plan.topic, plan.queue_id, offset)
         except IllegalOffset as refused:
             log.warning("%s told its progress along with a pull, and it is not kept: %s", connection.address, refused)
 

@@ -47,6 +47,16 @@ class Progress:
         else:
             self.offsets.commit(group, topic, queue_id, offset)
 
+    def advance(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """What a consumer tells along with a pull. Only more than before counts.
+
+        It is from a moment ago, and the queue may have another reader by now. Who goes back on purpose says so in a
+        request of its own. Raises IllegalOffset as `commit` does.
+        """
+        known = self.offsets.offset_of(group, topic, queue_id)
+        if known is None or offset > known or offset < 0:
+            self.commit(group, topic, queue_id, offset)
+
     def offset_of(self, group: str, topic: str, queue_id: int) -> int | None:
         return self.offsets.offset_of(group, topic, queue_id)
 

@@ -154,7 +154,7 @@ class PullProcessor:
         if self._resets.is_pending(request.group, request.topic, request.queue_id):
             return  # it does not know yet where it is to go on
         try:
-            self._progress.commit(request.group, request.topic, request.queue_id, request.commit_offset)
+            self._progress.advance(request.group, request.topic, request.queue_id, request.commit_offset)
         except IllegalOffset as refused:
             log.warning("%s told its progress along with a pull, and it is not kept: %s", peer.address, refused)
 

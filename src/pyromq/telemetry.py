@@ -11,6 +11,8 @@ from collections.abc import Callable
 
 #: Upper bounds in seconds: 10 µs to 10 s, three per decade; what is above falls into a last bucket.
 LATENCY_BOUNDS = (*(base * 10.0**power for power in range(-5, 1) for base in (1, 2, 5)), 10.0)
+#: For those who compare: 1 µs to 2 min, each bound 1 % above the one before, so percentiles are right to 1 %.
+FINE_BOUNDS = tuple(1e-6 * 1.01**step for step in range(1_871))
 
 
 class Counter:

@@ -40,7 +40,8 @@ class Killed:
     async def life(self, number: int, seconds: float) -> None:
         load = Load(self.record, number, self.server.port)
         load.commits = [(0.0, self.committed_at_least)] if self.committed_at_least else []
-        await load.run(seconds, self._kill)
+        await load.run(seconds, self.server.kill)
+        self.record.killed()  # now that the last answers, which were on their way, are in the history
         self.delayed += load.delayed
         killed_at = asyncio.get_running_loop().time()
         if number % 3 == 2:
@@ -48,10 +49,6 @@ class Killed:
         self.server.start()
         flushed = [offset for at, offset in load.commits if at < killed_at - FLUSHED_AFTER]
         await self._check(load, max(flushed, default=self.committed_at_least))
-
-    def _kill(self) -> None:
-        self.server.kill()
-        self.record.killed()
 
     async def _check(self, load: Load, flushed: int) -> None:
         async with connected(self.server.port) as wire:

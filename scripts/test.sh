@@ -16,7 +16,7 @@ JAVA=(tests/interop/test_java_*.py tests/interop/test_guides.py)
 forms_and_crashes() {
     local failed=0
     trap 'exit 130' INT
-    PYROMQ_KERNEL=python "$BIN/pytest" tests/records tests/store tests/wire tests/broker || failed=1
+    PYROMQ_KERNEL=python "$BIN/pytest" tests/records tests/store tests/wire tests/net tests/broker || failed=1
     "$BIN/pytest" tests/crash || failed=1
     return $failed
 }

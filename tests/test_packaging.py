@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[1]
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
-KERNELS = {f"pyromq/{room}/_kernel{SUFFIX}" for room in ("records", "store", "wire", "broker")}
+KERNELS = {f"pyromq/{room}/_kernel{SUFFIX}" for room in ("records", "store", "wire", "net", "broker")}
 COMPILER = shutil.which((os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0])
 
 

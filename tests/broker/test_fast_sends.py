@@ -47,6 +47,8 @@ LONG = (
 
 
 class FakeConnection(FakePeer):
+    inlet = None
+
     def __init__(self) -> None:
         super().__init__()
         self.out = b""
@@ -340,6 +342,25 @@ def test_under_sync_flush_an_answer_waits_for_the_disk() -> None:
     scene.parts.store.flush()
     assert b'"code":0' in connection.out
     assert scene.fast.held_sends == 0
+
+
+def test_an_answer_waits_until_its_message_is_in_the_page_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene()
+    connection = FakeConnection()
+    assert scene.fast.take(memoryview(frame(PLAIN)), 0, cast(Connection, connection)) > 0
+    assert (connection.out, scene.fast.held_sends) == (b"", 1)
+    file = type(scene.parts.store.log.files.segments[0].file)
+    monkeypatch.setattr(file, "write_at", _no_disk)
+    with pytest.raises(StoreFenced) as fenced:
+        scene.parts.store.close_run()
+    assert connection.out == b""
+    scene.fast.fail(fenced.value)
+    assert b'"code":14' in connection.out
+    assert scene.fast.held_sends == 0
+
+
+def _no_disk(*_: object) -> None:
+    raise OSError("the disk is gone")
 
 
 def test_a_disk_that_fails_is_told_to_all_who_wait() -> None:

@@ -30,7 +30,7 @@ def run(story: Coroutine[Any, Any, None], loop: str = "asyncio") -> None:
 
     with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
         runner.run(told())
-    assert not unseen
+    assert not unseen, unseen
 
 
 async def turns(count: int = 5) -> None:

@@ -16,7 +16,9 @@ from net.fakes import LOOPS, frames_in, request, run, turns, until
 from pyromq.clock import ManualClock
 from pyromq.config import LimitsConfig
 from pyromq.errors import CallFailed, CallTimeout, ConfigError, Unreachable
+from pyromq.net import server as net_server
 from pyromq.net.client import Client
+from pyromq.net.compiled import KERNEL
 from pyromq.net.complaints import LINES_PER_WINDOW
 from pyromq.net.peer import Peer
 from pyromq.net.server import Server
@@ -38,6 +40,14 @@ SMALL = LimitsConfig(
 )
 
 pytestmark = pytest.mark.parametrize("loop", LOOPS)
+
+
+@pytest.fixture(autouse=True, params=["each"] if KERNEL is None else ["each", "together"])
+def reading(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Every story is the same whether each transport reads, which is the definition, or all are read together."""
+    if request.param == "each":
+        monkeypatch.setattr(net_server, "KERNEL", None)
+    return str(request.param)
 
 
 def offsets(wanted: GetMaxOffset, _: Peer) -> Answer:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+import errno
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyromq.config import KIB
+from pyromq.config import KIB, FlushConfig
+from pyromq.errors import StoreFenced
 from pyromq.model.message import Draft
 from pyromq.records import layout, record
 from pyromq.records.plain import plain_records, terms_of
@@ -164,6 +166,83 @@ def test_an_error_in_the_middle_leaves_the_log_in_order(monkeypatch: pytest.Monk
     store.append([order("three")])
     store.dispatch()
     assert read_all(store) == [b"first", b"one", b"two", b"three"]
+
+
+def test_a_run_that_lingers_is_in_the_log_after_each_turn_and_in_the_queues_when_somebody_asks() -> None:
+    store = store_with_queues()
+    start, run = store.log.end, ReadableLogRun()
+    assert store.open_run(cast(Any, run), lingers=True)
+    for turn in range(3):
+        assert write(run, order(f"{turn}")) is not None
+        assert store.log.written_to > store.log.end
+        store.end_turn()
+        assert store.log.written_to == store.log.end == store.marks.appended.value
+        assert bytes(store.log.record_at(start, store.log.end))
+    assert run.is_open
+    assert store.marks.readable.value == start
+    store.catch_up()
+    assert not run.is_open
+    store.dispatch()
+    assert read_all(store) == [b"first", b"0", b"1", b"2"]
+
+
+def test_a_run_that_lingers_ends_with_the_turn_in_which_an_awaited_message_came() -> None:
+    store = store_with_queues()
+    store.arrivals.watch("orders", 1)
+    run = ReadableLogRun()
+    assert store.open_run(cast(Any, run), lingers=True)
+    assert write(run, order("for nobody", queue=0)) is not None
+    store.end_turn()
+    assert run.is_open
+    assert write(run, order("for somebody", queue=1)) is not None
+    store.end_turn()
+    assert not run.is_open
+
+
+def test_time_goes_on_while_a_run_lingers_and_never_back() -> None:
+    store = store_with_queues()
+    run = ReadableLogRun()
+    assert store.open_run(cast(Any, run), lingers=True)
+    before = run.now_ms
+    store.log.renew_run(run, before + 5)
+    assert run.now_ms == store.log.last_timestamp_ms == before + 5
+    store.log.renew_run(run, before)
+    assert run.now_ms == before + 5
+
+
+def test_a_run_uses_the_same_memory_again_and_stops_at_the_end_of_the_segment() -> None:
+    cursors: dict[bytes, Any] = {queue_key(b"orders", 0): ReadableQueueCursor()}
+    run = ReadableLogRun()
+    run.open(memoryview(bytearray(4 * KIB)), 1000, 0, NOW, True, KIB, cursors)
+    first = write(run, order("one"))
+    assert first == (1000, 0)
+    size = run.offset
+    run.go_on(room=size + layout.BLANK_RESERVE)
+    assert (run.base, run.offset, run.count) == (1000 + size, 0, 1)
+    assert write(run, order("two")) == (1000 + size, 1)
+    run.go_on(room=size + layout.BLANK_RESERVE - 1)
+    assert write(run, order("six")) is None
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_what_cannot_be_written_fences_the_store(monkeypatch: pytest.MonkeyPatch, sync: bool) -> None:
+    store = store_with_queues(flush=FlushConfig(sync=sync))
+    end, run = store.marks.appended.value, ReadableLogRun()
+    assert store.open_run(cast(Any, run), lingers=True)
+    assert write(run, order("lost")) is not None
+    file = store.log.files.segments[-1].file
+    monkeypatch.setattr(type(file), "write_at", _no_disk)
+    with pytest.raises(StoreFenced):
+        store.close_run() if sync else store.end_turn()
+    assert not run.is_open
+    assert store.marks.appended.value == end
+    assert not store.open_run(cast(Any, run))
+    with pytest.raises(StoreFenced):
+        store.append([order("never")])
+
+
+def _no_disk(*_: object) -> None:
+    raise OSError(errno.EIO, "the disk is gone")
 
 
 def test_an_ordinary_append_in_between_is_seen() -> None:

@@ -1,5 +1,7 @@
 from collections.abc import Mapping, Sequence
 
+from pyromq.net._kernel import Shortcut
+from pyromq.net.connection import Connection
 from pyromq.store._kernel import LogRun
 from pyromq.store.consume_queue import ConsumeQueue
 
@@ -11,9 +13,17 @@ class FastTopic:
     body_bytes: int
     def __init__(self, name: bytes, queues: int, flags: int) -> None: ...
 
-class SendLoop:
+class HeldAnswers:
+    count: int
+    last_position: int
+    def hold(self, position: int, connection: Connection, answers: bytes, correlation_ids: list[int]) -> None: ...
+    def release(self, position: int) -> None: ...
+    def give_up(self) -> list[tuple[Connection, list[int]]]: ...
+
+class SendLoop(Shortcut):
     answers: bytes
     correlation_ids: list[int]
+    held: HeldAnswers
     def __init__(
         self,
         run: LogRun,
@@ -23,7 +33,6 @@ class SendLoop:
         plain_answer: Sequence[bytes],
         keyed_answer: Sequence[bytes],
         max_frame: int,
-        keep_ids: bool,
     ) -> None: ...
     def is_send(self, data: memoryview, at: int) -> bool: ...
     def take(self, data: memoryview, at: int, born_host: bytes) -> int: ...

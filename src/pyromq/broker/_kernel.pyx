@@ -9,13 +9,17 @@ named, no delay, no transaction, no retry, nothing to be made), and stops before
 
 from libc.string cimport memcmp, memcpy
 
+from cpython.bytearray cimport PyByteArray_AS_STRING
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.dict cimport PyDict_GetItem
 from cpython.object cimport PyObject
 
+from pyromq.net._kernel cimport Inlet, Shortcut
 from pyromq.records._kernel cimport RawDraft, get32, put32
 from pyromq.store._kernel cimport LogRun, QueueView, gather, measure
 from pyromq.wire._kernel cimport SendHeader, read_send, unescape
+
+from collections import deque
 
 cdef enum:
     ONE_WAY = 2
@@ -120,7 +124,69 @@ cdef bint is_plain(const unsigned char* text, int size) noexcept nogil:
     return True
 
 
-cdef class SendLoop:
+cdef class Held:
+    """Answers to the sends of one read; see `held_answers`."""
+
+    cdef long long position
+    cdef object connection
+    cdef Inlet inlet
+    cdef bytes answers
+    cdef list correlation_ids
+
+
+cdef class HeldAnswers:
+    """Twin of `held_answers.HeldAnswers`."""
+
+    cdef object held
+    cdef readonly long long count
+    cdef readonly long long last_position
+
+    def __init__(self):
+        self.held = deque()
+        self.count = self.last_position = 0
+
+    def hold(self, long long position, connection, bytes answers, list correlation_ids):
+        self.put(position, connection, connection.inlet, answers, correlation_ids)
+
+    cdef int put(self, long long position, connection, Inlet inlet, bytes answers, list correlation_ids) except -1:
+        cdef Held held = Held.__new__(Held)
+        held.position = position
+        held.connection = connection
+        held.inlet = inlet
+        held.answers = answers
+        held.correlation_ids = correlation_ids
+        self.held.append(held)
+        self.count += len(correlation_ids)
+        self.last_position = position
+        return 0
+
+    def release(self, long long position):
+        """The log has come this far. Each peer gets what it waits for in one write."""
+        cdef Held held
+        cdef Inlet inlet
+        cdef list inlets = []
+        while self.held:
+            held = self.held[0]
+            if held.position > position:
+                break
+            self.held.popleft()
+            self.count -= len(held.correlation_ids)
+            if held.inlet is None:
+                held.connection.put_bytes(held.answers)
+            elif held.inlet.gather(held.answers):
+                inlets.append(held.inlet)
+        for inlet in inlets:
+            inlet.write_gathered()
+
+    def give_up(self):
+        """Forget all of them: who waits, and for the answers to what."""
+        waiting = [((<Held>held).connection, (<Held>held).correlation_ids) for held in self.held]
+        self.held.clear()
+        self.count = 0
+        return waiting
+
+
+cdef class SendLoop(Shortcut):
     """Takes sends from the bytes that one connection sent."""
 
     cdef LogRun run
@@ -130,15 +196,17 @@ cdef class SendLoop:
     cdef tuple plain_answer
     cdef tuple keyed_answer
     cdef Py_ssize_t max_frame
-    cdef bint keep_ids
+    # Where the answers to what the intake brings wait for the log.
+    cdef public HeldAnswers held
     cdef readonly bytes answers
     cdef readonly list correlation_ids
     cdef bytes id_prefix
     cdef unsigned char properties[MAX_PROPERTIES + 1024]
-    cdef bytearray out
+    cdef bytearray buffer
+    cdef Py_ssize_t out_size
 
     def __init__(self, LogRun run, dict topics, bytes store_host, bytes stamp, plain_answer, keyed_answer,
-                 Py_ssize_t max_frame, bint keep_ids):
+                 Py_ssize_t max_frame):
         """`plain_answer` are the pieces around message id, queue, offset and correlation id; `keyed_answer` the same
         for a message with a unique key, which comes behind the offset."""
         self.run = run
@@ -152,8 +220,7 @@ cdef class SendLoop:
             raise ValueError("not for the fast path")
         self.id_prefix = store_host.hex().upper().encode()
         self.max_frame = max_frame
-        self.keep_ids = keep_ids
-        self.out = bytearray(OUT_BYTES + ANSWER_BYTES)
+        self.buffer = bytearray(OUT_BYTES + ANSWER_BYTES)
         self.answers = b""
         self.correlation_ids = []
 
@@ -164,18 +231,33 @@ cdef class SendLoop:
 
     def take(self, const unsigned char[::1] data, Py_ssize_t at, bytes born_host):
         """Store what can be stored without a question; where the first other frame begins. Answers are in `answers`."""
+        at = self.fill(&data[0], at, data.shape[0], born_host)
+        self.answers = PyBytes_FromStringAndSize(PyByteArray_AS_STRING(self.buffer), self.out_size)
+        return at
+
+    cdef Py_ssize_t take_bytes(self, const unsigned char* data, Py_ssize_t size, Inlet inlet) except -1:
+        """The same for the server's intake, as long as the log is open; answers wait for it in `held`."""
+        if not self.run.is_open or self.held is None:
+            return 0
+        size = self.fill(data, 0, size, inlet.host)
+        if self.out_size:
+            self.held.put(self.run.base + self.run.offset, inlet.connection, inlet,
+                          PyBytes_FromStringAndSize(PyByteArray_AS_STRING(self.buffer), self.out_size),
+                          self.correlation_ids)
+        return size
+
+    cdef Py_ssize_t fill(self, const unsigned char* data, Py_ssize_t at, Py_ssize_t end, bytes born_host) except -1:
         cdef const unsigned char* frame
-        cdef unsigned char* out = self.out
+        cdef unsigned char* out = self.buffer
         cdef unsigned char* put = out
         cdef unsigned char* limit = out + OUT_BYTES
-        cdef Py_ssize_t size, header_size, end = data.shape[0]
+        cdef Py_ssize_t size, header_size
         cdef long long position, queue_offset = 0
         cdef SendHeader header
         cdef RawDraft raw
         cdef Seen seen
-        self.answers = b""
-        if self.keep_ids:
-            self.correlation_ids = []
+        self.out_size = 0
+        self.correlation_ids = []
         if len(born_host) != 8:
             return at
         raw.born_host = born_host
@@ -184,7 +266,7 @@ cdef class SendLoop:
         raw.store_size = 8
         raw.prepared_position = 0
         while end - at >= 8 and put < limit:
-            frame = &data[at]
+            frame = data + at
             size = get32(frame)
             header_size = get32(frame + 4)  # a JSON header: the high byte is 0
             if size > self.max_frame or end - at - 4 < size or header_size + 4 > size:
@@ -198,11 +280,9 @@ cdef class SendLoop:
                 break
             if not header.flags & ONE_WAY:
                 put = self.answer(put, &header, &seen, position, queue_offset)
-                if self.keep_ids:
-                    self.correlation_ids.append(header.correlation_id)
+                self.correlation_ids.append(header.correlation_id)
             at += 4 + size
-        if put > out:
-            self.answers = PyBytes_FromStringAndSize(<char*>out, put - out)
+        self.out_size = put - out
         return at
 
     cdef long long store_one(self, SendHeader* header, RawDraft* raw, Seen* seen, long long* queue_offset):

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from pyromq.broker.fast_sends import FastSends
 from pyromq.net.connection import Connection
-from pyromq.net.home import FastPath
+from pyromq.net.home import Taker
+
+if TYPE_CHECKING:
+    from pyromq.net._kernel import Shortcut
 
 
 class FastPaths:
     """A `FastPath` of the server, made of several."""
 
-    def __init__(self, *paths: FastPath) -> None:
-        self._paths = paths
+    def __init__(self, sends: FastSends | None, *others: Taker) -> None:
+        self._sends = sends
+        self._paths: tuple[Taker, ...] = others if sends is None else (sends, *others)
 
     def take(self, data: memoryview, at: int, connection: Connection) -> int:
         size = len(data)
@@ -22,3 +29,10 @@ class FastPaths:
                     return at
             if at == before or not connection.is_reading:  # one of them had no room for more answers
                 return at
+
+    def begin_turn(self) -> Shortcut | None:
+        return None if self._sends is None else self._sends.begin_turn()
+
+    def end_turn(self) -> None:
+        if self._sends is not None:
+            self._sends.end_turn()

@@ -4,25 +4,25 @@ Whatever needs a decision is left to `processors.send`; so is everything while t
 where that one says why. The shape of an answer is taken from the ordinary encoder, once, so that there is one
 definition of it.
 
-Under sync flush the answers wait here until their messages are on the disk: all that one sync reached leave together.
+Answers wait (see `held_answers`) until their messages are in the log: in the page cache at the end of the loop's turn,
+or under sync flush on the disk. All that one write or one sync reached leave together.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyromq.broker.compiled import KERNEL
+from pyromq.broker.held_answers import HeldAnswers
 from pyromq.broker.overload import Overload
 from pyromq.broker.receipts import receipt_fields, stamp
 from pyromq.broker.send_loop import FastTopic, SendLoop
 from pyromq.broker.statistics import Statistics
 from pyromq.config import BrokerConfig
 from pyromq.config.broker import WRITE
-from pyromq.errors import PyroMQError
+from pyromq.errors import PyroMQError, StoreFenced
 from pyromq.model import names
 from pyromq.model.message import PackedHost
 from pyromq.model.topic import TopicConfig
@@ -36,6 +36,9 @@ from pyromq.wire.command import Command
 from pyromq.wire.frames import encode_frame
 from pyromq.wire.responses import SendReceipt, answer_to, refusal
 
+if TYPE_CHECKING:
+    from pyromq.net._kernel import Shortcut
+
 
 class Forms(NamedTuple):
     """What the loop is made of: the compiled kernel, or the readable classes that define it."""
@@ -43,27 +46,18 @@ class Forms(NamedTuple):
     log_run: Any
     send_loop: Any
     fast_topic: Any
+    held_answers: Any
 
 
-READABLE = Forms(ReadableLogRun, SendLoop, FastTopic)
+READABLE = Forms(ReadableLogRun, SendLoop, FastTopic, HeldAnswers)
 CHOSEN = READABLE
 if KERNEL is not None and STORE_KERNEL is not None:
-    CHOSEN = Forms(STORE_KERNEL.LogRun, KERNEL.SendLoop, KERNEL.FastTopic)
+    CHOSEN = Forms(STORE_KERNEL.LogRun, KERNEL.SendLoop, KERNEL.FastTopic, KERNEL.HeldAnswers)
 
 #: When topics change again and again, they are looked up so often at most.
 LOOK_UP_SECONDS = 0.05
 #: Stand for the values in the pattern of an answer.
 _ID, _QUEUE, _OFFSET, _KEY = "@ID@", 1_111_111_111, 2_222_222_222_222, "@KEY@"
-
-
-@dataclass(slots=True)
-class _Held:
-    """Answers that leave when the log is on the disk up to a position."""
-
-    position: int
-    connection: Connection
-    answers: bytes
-    correlation_ids: list[int]
 
 
 class FastSends:
@@ -84,26 +78,28 @@ class FastSends:
         self._store = store
         self._overload = overload
         self._statistics = statistics
-        self._waits = store.config.flush.sync
+        self._held: Any = self._forms.held_answers()
         self._run: Any = self._forms.log_run()
         #: By name; the loop looks here and nowhere else.
         self.topics: dict[bytes, FastTopic] = {}
         self._store_host = store_host
         self._loop: Any = self._new_loop()
-        self._held: deque[_Held] = deque()
-        self.held_sends = 0
         statistics.before_sample(self.count_up)
-        if self._waits:
-            store.marks.synced.listen(self._synced)
+        (store.marks.synced if store.config.flush.sync else store.marks.appended).listen(self._held.release)
         self._is_stale = True
         self._look_up_from = 0.0
+        #: We are told when turns begin and end, so the log may stay open from one to the next.
+        self._lingers = False
 
     def _new_loop(self) -> Any:
         config = self._config()
-        return self._forms.send_loop(
+        loop = self._forms.send_loop(
             self._run, self.topics, self._store_host, stamp(config), *answer_patterns(config),
-            config.limits.max_frame_bytes, self._waits,
+            config.limits.max_frame_bytes,
         )  # fmt: skip
+        if self._forms is not READABLE:
+            loop.held = self._held
+        return loop
 
     def settings_changed(self) -> None:
         """What every message and answer says of the broker may be something else now."""
@@ -132,11 +128,18 @@ class FastSends:
             return at
         at = loop.take(data, at, connection.packed_address)
         if loop.answers:
-            if self._waits:
-                self._hold(_Held(run.base + run.offset, connection, loop.answers, loop.correlation_ids))
-            else:
-                connection.put_bytes(loop.answers)
+            self._held.hold(run.base + run.offset, connection, loop.answers, loop.correlation_ids)
         return at
+
+    def begin_turn(self) -> Shortcut | None:
+        """The loop itself, where it is compiled: it takes sends as soon as one has opened the log."""
+        self._lingers = True
+        self._store.renew_run()
+        return None if self._forms is READABLE else self._loop
+
+    def end_turn(self) -> None:
+        with contextlib.suppress(StoreFenced):  # those who wait are told of it by `fail`
+            self._store.end_turn()
 
     def _open_run(self) -> bool:
         """Questions that are asked once for all sends of a turn; False when the ordinary way must say what is wrong."""
@@ -144,7 +147,7 @@ class FastSends:
             return False
         if self._is_stale and self._store.clock.monotonic() >= self._look_up_from:
             self._look_up_topics()
-        return self._store.open_run(self._run)
+        return self._store.open_run(self._run, lingers=self._lingers)
 
     def count_up(self) -> None:
         """Tell the statistics what came since the last time."""
@@ -153,35 +156,27 @@ class FastSends:
                 self._statistics.sent(topic.name.decode(), topic.messages, topic.body_bytes)
                 topic.messages = topic.body_bytes = 0
 
-    # --- sync flush --------------------------------------------------------------------------------------------------
+    # --- until the log has it ----------------------------------------------------------------------------------------
 
-    def _hold(self, held: _Held) -> None:
-        self._held.append(held)
-        self.held_sends += len(held.correlation_ids)
-        self._store.flusher.wake()
-
-    def _synced(self, position: int) -> None:
-        """The log is on the disk up to here."""
-        while self._held and self._held[0].position <= position:
-            held = self._held.popleft()
-            self.held_sends -= len(held.correlation_ids)
-            held.connection.put_bytes(held.answers)
+    @property
+    def held_sends(self) -> int:
+        """How many wait for the log."""
+        return int(self._held.count)
 
     async def settled(self) -> None:
         """Return when nobody waits any more."""
-        if self._held:
-            with contextlib.suppress(PyroMQError):  # those who wait are told of it by `fail`
-                await self._store.marks.synced.wait(self._held[-1].position)
+        with contextlib.suppress(PyroMQError):  # those who wait are told of it by `fail`
+            self._store.close_run()
+            if self.held_sends:
+                await self._store.marks.synced.wait(self._held.last_position)
 
     def fail(self, error: PyroMQError) -> None:
         """The disk did not confirm: nobody who waits may be told that it did."""
         response = refusal(error)
-        while self._held:
-            held = self._held.popleft()
-            for correlation_id in held.correlation_ids:
+        for connection, correlation_ids in self._held.give_up():
+            for correlation_id in correlation_ids:
                 command = Command(code=0, correlation_id=correlation_id)
-                held.connection.put_bytes(encode_frame(answer_to(command, response)))
-        self.held_sends = 0
+                connection.put_bytes(encode_frame(answer_to(command, response)))
 
 
 def _is_plain(topic: TopicConfig) -> bool:

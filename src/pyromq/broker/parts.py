@@ -160,8 +160,8 @@ class Parts:
     @property
     def fast_path(self) -> FastPath:
         """What the server tries before the ordinary way."""
-        paths = [path for path in (self.fast_sends, self.fast_pulls) if path is not None]
-        return FastPaths(*paths, RefusedSends(self.overload))
+        pulls = [] if self.fast_pulls is None else [self.fast_pulls]
+        return FastPaths(self.fast_sends, *pulls, RefusedSends(self.overload))
 
     def _consumes_in_order(self, group: str) -> bool:
         expiry_ms = self._settings.current().queue_lock_expiry_ms

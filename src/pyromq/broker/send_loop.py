@@ -106,7 +106,6 @@ class SendLoop:
         plain_answer: Sequence[bytes],
         keyed_answer: Sequence[bytes],
         max_frame: int,
-        keep_ids: bool,
     ) -> None:
         """`plain_answer` are the pieces around message id, queue, offset and correlation id; `keyed_answer` the same
         for a message with a unique key, which comes behind the offset."""
@@ -118,7 +117,6 @@ class SendLoop:
         self._plain_answer = _template(plain_answer, (message_id, b"%d", b"%d", b"%d"))
         self._keyed_answer = _template(keyed_answer, (message_id, b"%d", b"%d", b"%b", b"%d"))
         self._max_frame = max_frame
-        self._keep_ids = keep_ids
         self._kinds: dict[object, _Kind] = {}
         #: To the sends that `take` took.
         self.answers = b""
@@ -161,8 +159,7 @@ class SendLoop:
         topic.body_bytes += len(body)
         if flags & FLAG_ONE_WAY:
             return b""
-        if self._keep_ids:
-            self.correlation_ids.append(correlation_id)
+        self.correlation_ids.append(correlation_id)
         position, queue_offset = written
         unique_key = terms[1]
         if unique_key:

@@ -16,6 +16,7 @@ import typer
 from pyromq import __version__
 from pyromq.broker import compiled as broker_compiled
 from pyromq.cli import output
+from pyromq.net import compiled as net_compiled
 from pyromq.records import checksum
 from pyromq.records import scan as record_scan
 from pyromq.store import key_index, queue_cursor, queue_reader
@@ -61,6 +62,7 @@ def rooms() -> dict[str, bool]:
         "reading": queue_reader.collect is not queue_reader.collect_readable,
         "key index": key_index.index_keys is not key_index.index_keys_readable,
         "wire": wire_compiled.KERNEL is not None,
+        "net": net_compiled.KERNEL is not None,
         "broker": broker_compiled.KERNEL is not None,
     }
 

@@ -6,7 +6,7 @@ import asyncio
 import ssl
 
 from pyromq.config import LimitsConfig
-from pyromq.errors import CallTimeout, Unreachable
+from pyromq.errors import CallTimeout, TlsFailed, Unreachable
 from pyromq.net.address import parse_address
 from pyromq.net.connection import Connection
 from pyromq.net.home import Handle, Home, Sign
@@ -37,6 +37,8 @@ class Client:
         self._connect_timeout_s = connect_timeout_s
         self._by_address: dict[str, Connection] = {}
         self._connecting: dict[str, asyncio.Lock] = {}
+        #: The tick at which each connection was made: one that reads something notes a later one.
+        self._made_at: dict[str, int] = {}
         self._is_closed = False
 
     async def call(self, address: str, request: Request, timeout_s: float = 3.0) -> Command:
@@ -50,6 +52,13 @@ class Client:
             if connection.last_tick < began:  # a machine that vanished says nothing: the next call tries anew
                 connection.close(f"nothing came back within {timeout_s:g} s")
             raise
+        except Unreachable:
+            if self._is_closed or self._tls is not None or connection.last_tick > self._made_at.get(address, -1):
+                raise
+            raise Unreachable(
+                f"{address} closed the connection without an answer: is it a server of this kind, and does it perhaps "
+                "want TLS (`tls=`, or PYROMQ_TLS for the command line)?"
+            ) from None
 
     async def tell(self, address: str, request: Request) -> None:
         """Send a request that has no answer. Raises Unreachable when nobody is there."""
@@ -69,6 +78,8 @@ class Client:
             known = self._by_address.get(address)
             if known is None or not known.is_open:
                 known = self._by_address[address] = await self._connect(address)
+                self._made_at[address] = known.last_tick
+                self._home.tick += 1
             return known
 
     async def _connect(self, address: str) -> Connection:
@@ -80,7 +91,11 @@ class Client:
             async with asyncio.timeout(self._connect_timeout_s):
                 _, connection = await loop.create_connection(lambda: Connection(self._home), host, port, ssl=self._tls)
         except ssl.SSLError as error:
-            raise Unreachable(f"{address} and this client do not agree on TLS: {error}") from None
+            raise TlsFailed(f"{address} and this client do not agree on TLS: {error}") from None
+        except (ConnectionResetError, ConnectionAbortedError, BrokenPipeError) as error:
+            if self._tls is None:
+                raise Unreachable(f"{address} hung up at once ({error})") from None
+            raise TlsFailed(f"{address} hung up when this client began with TLS: does it speak TLS?") from None
         except (OSError, ValueError, TimeoutError) as error:
             raise Unreachable(f"nobody answers at {address} ({str(error) or 'no answer in time'})") from None
         if self._is_closed:

@@ -6,6 +6,9 @@ written when it is; answers that become ready in one turn of the loop share a wr
 Back-pressure goes both ways. A peer that does not read its answers, or that asks faster than it can be served, is not
 read from until it has caught up; what had been read of it by then is looked at later. See `home` for the sums over
 all connections.
+
+Either asyncio reads, or the home's intake, which reads all connections together and hands over what it does not take
+itself (`received`). The transport owns the socket in both cases.
 """
 
 from __future__ import annotations
@@ -15,11 +18,12 @@ import contextlib
 import logging
 from collections.abc import Awaitable
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pyromq.errors import BadFrame, CallTimeout, Unreachable
 from pyromq.model.message import LOCALHOST, PackedHost
 from pyromq.net.address import pack_address, shown_address
+from pyromq.net.compiled import KERNEL
 from pyromq.net.home import Handle, Home
 from pyromq.net.service import answer_for
 from pyromq.wire.command import FLAG_ANSWER, FLAG_ONE_WAY, Command
@@ -27,6 +31,9 @@ from pyromq.wire.frames import body_pieces, decode_frame, encode_frame, encode_h
 from pyromq.wire.reassembly import Reassembly
 from pyromq.wire.requests import Request, encode_request
 from pyromq.wire.responses import Response, answer_to
+
+if TYPE_CHECKING:
+    from pyromq.net._kernel import Inlet
 
 __all__ = ["Connection", "Handle", "Home"]
 
@@ -51,8 +58,8 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_calls", "_due", "_flush_is_due", "_frames", "_home", "_in_flight", "_in_flight_bytes", "_is_closed",
-        "_is_halted", "_is_leaving", "_is_reading_paused", "_is_watching", "_last_id", "_loop", "_lost", "_out",
-        "_out_bytes", "_stalled_since", "_taken", "_transport", "_written", "address", "host", "last_tick",
+        "_is_halted", "_is_leaving", "_is_reading_paused", "_is_watching", "_last_id", "_last_tick", "_loop", "_lost",
+        "_out", "_out_bytes", "_stalled_since", "_taken", "_transport", "_written", "address", "host", "inlet",
         "packed_address", "partial_bytes", "unsent_bytes",
     )  # fmt: skip
 
@@ -62,7 +69,9 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self.host = self.address = "?"
         self.packed_address: PackedHost = LOCALHOST
-        self.last_tick = home.tick
+        self._last_tick = home.tick
+        #: Where the home reads all its connections together: what is known of this one there.
+        self.inlet: Inlet | None = None
 
         self._frames = Reassembly()
         self.partial_bytes = 0
@@ -109,8 +118,11 @@ class Connection(asyncio.BufferedProtocol):
             self.packed_address = pack_address(self.host, port)
         if not self._home.opened(self):
             self._shut()
+        elif self._home.intake is not None:
+            self._loop.call_soon(self._join_intake)  # when the transport has begun to read
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._leave_intake()
         self._transport = None
         self._forget()
         for call in self._calls.values():
@@ -132,29 +144,83 @@ class Connection(asyncio.BufferedProtocol):
         return self._home.scratch
 
     def buffer_updated(self, count: int) -> None:
-        home = self._home
-        self.last_tick = home.tick
-        if self._is_leaving:
-            return
-        chunk, at = home.scratch[:count], 0
-        if home.fast_path is not None and not self.partial_bytes and not self._is_halted:
-            # The usual case first: whole frames, all of them for the fast path.
-            self._flush_is_due = True  # at the end of this
-            at = home.fast_path.take(chunk, 0, self)
-        if at < count:
-            self._look_at(chunk[at:])
-        else:
-            self._flush()
+        self._last_tick = self._home.tick
+        self.received(self._home.scratch[:count])
 
     def pause_writing(self) -> None:
         self._home.behind.add(self)
         self._stalled_since = self._home.tick
+        self._tell_inlet()
 
     def resume_writing(self) -> None:
         self._home.behind.discard(self)
         self._count_unsent(0)
+        self._tell_inlet()
+
+    # --- what the home's intake calls, where there is one ------------------------------------------------------------
+
+    def _join_intake(self) -> None:
+        """From now on the transport only writes, and closes; the intake reads, and writes what it can at once."""
+        intake, transport = self._home.intake, self._transport
+        if intake is None or KERNEL is None or transport is None or transport.is_closing():
+            return
+        descriptor = transport.get_extra_info("socket").fileno()
+        self.inlet = KERNEL.Inlet(self, descriptor, self.packed_address)
+        self._tell_inlet()
+        if not self._is_reading_paused:
+            self._read_on()
+
+    def _leave_intake(self) -> None:
+        """Before the descriptor is closed, and may be another one's."""
+        if self.inlet is not None and self._home.intake is not None:
+            self._last_tick = self.last_tick
+            self._home.intake.remove(self.inlet)
+            self.inlet.is_plain, self.inlet = False, None
+
+    def _tell_inlet(self) -> None:
+        """Whether the usual requests may be taken, and answered, without asking."""
+        if self.inlet is not None:
+            self.inlet.is_plain = not (
+                self._is_halted or self._is_leaving or self.partial_bytes or self in self._home.behind
+            )
+
+    def received(self, chunk: memoryview) -> None:
+        """These bytes came; they are borrowed."""
+        if self._is_leaving:
+            return
+        at, fast_path = 0, self._home.fast_path
+        if fast_path is not None and not self.partial_bytes and not self._is_halted:
+            # The usual case first: whole frames, all of them for the fast path.
+            self._flush_is_due = True  # at the end of this
+            at = fast_path.take(chunk, 0, self)
+        if at < len(chunk):
+            self._look_at(chunk[at:])
+        else:
+            self._flush()
+
+    def write_rest(self, data: bytes) -> None:
+        """Answers, or the end of them, that the peer did not take at once."""
+        self._out.append(data)
+        self._out_bytes += len(data)
+        self._write_out()
+
+    def nothing_to_read(self) -> None:
+        """The peer's end, or an error: the transport finds out which, and tells us as it always does."""
+        self._leave_intake()
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+    def fail(self, error: Exception) -> None:
+        """A fault of ours; this connection ends, the others do not."""
+        log.error("the connection of %s is cut off: its bytes could not be handled", self.address, exc_info=error)
+        self._shut()
 
     # --- reading -----------------------------------------------------------------------------------------------------
+
+    @property
+    def last_tick(self) -> int:
+        """When something came last."""
+        return self._last_tick if self.inlet is None else max(self._last_tick, self.inlet.last_tick)
 
     def _look_at(self, chunk: memoryview) -> None:
         self._flush_is_due = True  # at the end of this
@@ -167,6 +233,7 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             self._frames.keep(data, len(data) if self._is_closed else at)
         self._count_partial(moved_on=at > 0)
+        self._tell_inlet()
         self._flush()
 
     def _handle_frames(self, data: memoryview) -> int:
@@ -235,14 +302,35 @@ class Connection(asyncio.BufferedProtocol):
             or self._in_flight_bytes > self._home.limits.max_in_flight_bytes_per_connection
             or self.unsent_bytes > self._home.unsent_room
         )
+        self._tell_inlet()
         if self._is_halted == self._is_reading_paused or self._transport is None or self._transport.is_closing():
             return
         self._is_reading_paused = self._is_halted
         if self._is_halted:
-            self._transport.pause_reading()
+            self._read_no_more()
         else:
-            self._transport.resume_reading()
+            self._read_on()
             self._loop.call_soon(self._look_again)
+
+    def _read_on(self) -> None:
+        assert self._transport is not None
+        if self.inlet is not None and self._home.intake is not None:
+            try:
+                self._home.intake.add(self.inlet)
+            except OSError as error:
+                log.info("%s is read by its transport: %s", self.address, error)
+                self._leave_intake()
+            else:
+                self._transport.pause_reading()
+                return
+        self._transport.resume_reading()
+
+    def _read_no_more(self) -> None:
+        assert self._transport is not None
+        if self.inlet is not None and self._home.intake is not None:
+            self._home.intake.remove(self.inlet)
+        else:
+            self._transport.pause_reading()
 
     def _look_again(self) -> None:
         """At what was left lying when there was no room."""
@@ -322,6 +410,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._out:
             self._write_out()
         if self._is_closed and self._transport is not None:
+            self._leave_intake()
             self._transport.close()
 
     def _write_out(self) -> None:
@@ -329,6 +418,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is None or self._transport.is_closing() or self._is_leaving:
             return
         data = out[0] if len(out) == 1 else b"".join(out)
+        if self.inlet is not None and (sent := self.inlet.send(data)):
+            if sent == len(data):
+                return
+            data = memoryview(data)[sent:]
         self._written += len(data)
         self._transport.write(data)
         if self in self._home.behind:
@@ -348,6 +441,11 @@ class Connection(asyncio.BufferedProtocol):
     def tell(self, request: Request) -> None:
         if self.is_open:
             self.put_bytes(self._request_frame(request, self.next_id(), one_way=True))
+
+    @property
+    def backlog(self) -> int:
+        """Bytes that wait to leave."""
+        return self._out_bytes + (0 if self._transport is None else self._transport.get_write_buffer_size())
 
     async def call(self, request: Request, timeout_s: float) -> Command:
         if not self.is_open:
@@ -423,6 +521,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.is_open:
             self._home.complain(self, why, level)
             self._is_closed = self._is_halted = True
+            self._tell_inlet()
             self._flush_soon()
 
     def abort(self, why: str | None = None) -> None:
@@ -432,6 +531,7 @@ class Connection(asyncio.BufferedProtocol):
         self._shut()
 
     def _shut(self) -> None:
+        self._leave_intake()
         self._is_closed = self._is_halted = True
         self._forget()
         if self._transport is not None:
@@ -459,10 +559,13 @@ class Connection(asyncio.BufferedProtocol):
         if self.is_open and self._transport.can_write_eof():
             # Closing while the peer still sends would make its system throw away answers that it has not read.
             self._is_leaving = True
-            self._transport.write_eof()
+            self._tell_inlet()
+            with contextlib.suppress(OSError):  # the peer is gone, and we are about to hear of it
+                self._transport.write_eof()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LINGER_SECONDS):
                     await asyncio.shield(self._lost)
         if self._transport is not None:
+            self._leave_intake()
             self._transport.close()
         await self._lost

@@ -24,6 +24,7 @@ from pyromq.wire.frames import FrameLimits
 from pyromq.wire.responses import refusal
 
 if TYPE_CHECKING:
+    from pyromq.net._kernel import Intake, Shortcut
     from pyromq.net.connection import Connection
 
 Handle = Callable[[Command, Peer], Answer]
@@ -34,7 +35,7 @@ Sign = Callable[[Command], None]
 READ_BYTES = 256 << 10
 
 
-class FastPath(Protocol):
+class Taker(Protocol):
     """Handles the frames of shapes that it knows, without making commands of them."""
 
     def take(self, data: memoryview, at: int, connection: Connection) -> int:
@@ -43,6 +44,16 @@ class FastPath(Protocol):
         Answers go to `connection.put_bytes`; when that says that there is no more room, this must return. `data` is
         borrowed: no view of it may be kept. Whatever is wrong with a frame is left to the ordinary path.
         """
+
+
+class FastPath(Taker, Protocol):
+    """What a server tries before the ordinary way."""
+
+    def begin_turn(self) -> Shortcut | None:
+        """All connections are read now: what takes their most usual frames in compiled code; None: nothing does."""
+
+    def end_turn(self) -> None:
+        """All have been read."""
 
 
 def _nobody(command: Command, _: Peer) -> Answer:
@@ -66,6 +77,8 @@ class Home:
         self.sign: Sign | None = None
         self.complaints = Complaints(clock or SystemClock())
         self.scratch = memoryview(bytearray(READ_BYTES))
+        #: Reads all connections together; None: each transport reads for itself.
+        self.intake: Intake | None = None
         self.connections: set[Connection] = set()
         #: Requests without an answer whose sender is gone: they are carried out all the same.
         self.orphans: set[asyncio.Future[Any]] = set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import resource
@@ -14,6 +15,7 @@ from pyromq.clock import Clock
 from pyromq.config import LimitsConfig
 from pyromq.errors import ConfigError, NotNow
 from pyromq.net.address import MAX_PORT
+from pyromq.net.compiled import KERNEL
 from pyromq.net.connection import Connection
 from pyromq.net.home import Handle, Home
 from pyromq.net.peer import Peer
@@ -66,6 +68,7 @@ class Server(Home):
             raise ConfigError(f"cannot listen on {host}:{port}: ports are numbers from 0 to {MAX_PORT}")
         self._max_connections = _connections_with_files(self.limits.max_connections)
         self.host, self.port = host, await self._listen(host, port)
+        self._open_intake()
         self._housekeeping = asyncio.get_running_loop().create_task(self._keep_house())
 
     async def listen_also(self, port: int) -> bool:
@@ -76,6 +79,29 @@ class Server(Home):
             log.info("%s; this port is done without", problem)
             return False
         return True
+
+    def _open_intake(self) -> None:
+        """Read all connections together, where the system and a compiler let us."""
+        if KERNEL is not None and self.intake is None:
+            with contextlib.suppress(OSError):
+                self.intake = KERNEL.Intake(self.scratch)
+                asyncio.get_running_loop().add_reader(self.intake.descriptor, self._take_in)
+
+    def _take_in(self) -> None:
+        intake, fast_path = self.intake, self.fast_path
+        if intake is not None and fast_path is not None:
+            try:
+                intake.turn(fast_path.begin_turn(), self.tick)
+            finally:
+                fast_path.end_turn()
+        elif intake is not None:
+            intake.turn(None, self.tick)
+
+    def _close_intake(self) -> None:
+        if self.intake is not None:
+            asyncio.get_running_loop().remove_reader(self.intake.descriptor)
+            self.intake.close()
+            self.intake = None
 
     async def _listen(self, host: str, port: int) -> int:
         loop = asyncio.get_running_loop()
@@ -100,6 +126,7 @@ class Server(Home):
         if self.connections:
             self._emptied.clear()
             await self._emptied.wait()
+        self._close_intake()
         self.complaints.settle()
         for listening in self._listening:
             await listening.wait_closed()

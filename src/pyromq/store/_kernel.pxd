@@ -15,11 +15,13 @@ cdef class QueueCursor:
 
 cdef class LogRun:
     cdef unsigned char[::1] view
+    cdef Py_ssize_t room
     cdef readonly long long base
     cdef readonly Py_ssize_t offset
     cdef readonly long long count
     cdef readonly bint is_open
-    cdef long long now_ms
+    cdef public long long now_ms
+    cdef readonly bint is_awaited
     cdef bint with_crc
     cdef int max_body
     cdef dict cursors

@@ -18,6 +18,8 @@ class LogRun:
     offset: int
     count: int
     is_open: bool
+    is_awaited: bool
+    now_ms: int
     def open(
         self,
         view: memoryview,
@@ -28,6 +30,7 @@ class LogRun:
         max_body: int,
         cursors: dict[bytes, QueueCursor],
     ) -> None: ...
+    def go_on(self, room: int) -> None: ...
     def close(self) -> None: ...
 
 class IndexCursor:

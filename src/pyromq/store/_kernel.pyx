@@ -81,6 +81,7 @@ cdef class LogRun:
         if not 0 <= offset <= view.shape[0]:
             raise IndexError("append outside of the buffer")
         self.view = view
+        self.room = view.shape[0]
         self.base = base
         self.offset = offset
         self.now_ms = now_ms
@@ -88,7 +89,14 @@ cdef class LogRun:
         self.max_body = max_body
         self.cursors = cursors
         self.count = 0
+        self.is_awaited = False
         self.is_open = True
+
+    def go_on(self, long long room):
+        """What was written is taken over; what comes next goes to the buffer's beginning. The log has so much room."""
+        self.base += self.offset
+        self.offset = 0
+        self.room = min(room, <long long>self.view.shape[0])
 
     def close(self):
         self.is_open = False
@@ -102,7 +110,7 @@ cdef class LogRun:
         cdef int size
         if cursor is None or raw.flags & TRANSACTION_MASK:
             return -1
-        size = encode_raw(&self.view[0] + self.offset, self.view.shape[0] - self.offset, raw, position,
+        size = encode_raw(&self.view[0] + self.offset, self.room - self.offset, raw, position,
                           cursor.next_append, self.now_ms, self.with_crc, self.max_body)
         if size <= 0:
             return -1
@@ -110,6 +118,8 @@ cdef class LogRun:
         cursor.next_append += 1
         self.offset += size
         self.count += 1
+        if cursor.awaited is not None:
+            self.is_awaited = True
         return position
 
 

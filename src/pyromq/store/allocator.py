@@ -44,12 +44,15 @@ class Allocator:
         self._seconds = telemetry.histogram("store.segment_allocation_seconds")
         self._failures = telemetry.counter("store.segment_allocation_failures")
 
-    def look_ahead(self, current: Segment, offset: int) -> None:
-        """Called after every append: start what will be needed soon. Cheap when there is nothing to do."""
+    def look_ahead(self, current: Segment, offset: int, *, warms: bool = True) -> None:
+        """Called after every append: start what will be needed soon. Cheap when there is nothing to do.
+
+        Only those who write through the mapping need its pages.
+        """
         if self._next is None and offset * 2 >= current.size:
             self._next = (current.end, self._runner.submit(lambda: self._create(current.end)))
         wanted = current.base + offset + self._warm_bytes // 2
-        if self._warm_bytes and self._warmed_to < wanted and self._warmed_to < current.end:
+        if warms and self._warm_bytes and self._warmed_to < wanted and self._warmed_to < current.end:
             start = max(self._warmed_to, current.base + offset)
             end = min(start + self._warm_bytes, current.end)
             self._warmed_to = end

@@ -45,6 +45,9 @@ else:
 #: More than everything in a record but its body, and the blank behind it, can ever need.
 _MOST_AROUND_BODY = 34_000
 
+#: As much as a run may write before it is taken over: what all connections send in one turn of the loop, and more.
+GATHER_BYTES = 4 << 20
+
 
 class CommitLog:
     """The writing side, and access to the bytes by position."""
@@ -56,11 +59,14 @@ class CommitLog:
         # A larger body may not fit in a segment together with the largest topic and properties: look closely.
         self._max_plain_body = min(self._max_body, files.file_bytes - _MOST_AROUND_BODY)
         self._with_crc = config.record_crc
-        self._syncs_often = config.flush.sync
         self._allocator = allocator
         self._pool = pool
         self._current: Segment | None = None
         self._buffer = memoryview(b"")
+        self._run: LogRun | ReadableLogRun | None = None
+        #: What a run writes goes from here to the page cache: one call for many messages costs less than to touch the
+        #: mapped pages, each for the first time and after each sync again.
+        self._gathered = memoryview(bytearray(GATHER_BYTES if pool is None else 0))
         self.files = files
         #: What was written in a run and is still to be dispatched.
         self.fresh = FreshRecords()
@@ -137,23 +143,54 @@ class CommitLog:
         return taken
 
     def open_run(self, run: LogRun | ReadableLogRun, cursors: dict[bytes, Any], now_ms: int) -> bool:
-        """Let a loop write messages where the log ends; False when there is no segment yet."""
+        """Let a loop write messages for where the log ends; False when there is no segment yet."""
         segment = self._current
         if segment is None:
             return False
         now_ms = self.last_timestamp_ms = max(now_ms, self.last_timestamp_ms)
         offset = self.end - segment.base
-        run.open(self._buffer, segment.base, offset, now_ms, self._with_crc, self._max_body, cursors)
+        view = self._gathered[: segment.size - offset] if self._pool is None else self._buffer[offset:]
+        run.open(view, self.end, 0, now_ms, self._with_crc, self._max_body, cursors)
+        self._run = run
         return True
 
+    def renew_run(self, run: LogRun | ReadableLogRun, now_ms: int) -> None:
+        """Time goes on while it is open."""
+        run.now_ms = self.last_timestamp_ms = max(now_ms, self.last_timestamp_ms)
+
+    @property
+    def written_to(self) -> int:
+        """Behind the last byte, with those of a run that is open."""
+        run = self._run
+        return self.end if run is None else run.base + run.offset
+
+    def commit_run(self, run: LogRun | ReadableLogRun) -> None:
+        """Bring what the loop wrote into the page cache, behind which the log ends. Raises OSError: close it then."""
+        segment, start, end = self._current, self.end, run.base + run.offset
+        assert segment is not None
+        if end == start:
+            return
+        if self._pool is None:
+            segment.file.write_at(start - segment.base, self._gathered[: end - start])
+        if isinstance(run, ReadableLogRun):
+            self.fresh.add(Stretch(start, end, run.records))
+        self.end = LogPosition(end)
+        if self._pool is None:
+            run.go_on(segment.end - end)
+
     def close_run(self, run: LogRun | ReadableLogRun) -> None:
-        """The log ends behind what the loop wrote."""
+        """The same, and nothing more is written. Raises OSError."""
+        try:
+            self.commit_run(run)
+        finally:
+            self.drop_run(run)
         assert self._current is not None
-        start, self.end = self.end, LogPosition(run.base + run.offset)
-        if isinstance(run, ReadableLogRun) and run.count:
-            self.fresh.add(Stretch(start, self.end, run.records))
+        self._allocator.look_ahead(self._current, self.end - self._current.base, warms=False)
+
+    def drop_run(self, run: LogRun | ReadableLogRun) -> None:
+        """Nothing more is written, and what was not taken over is lost."""
         run.close()
-        self._allocator.look_ahead(self._current, run.offset)
+        self._run = None
 
     def _believe(self, draft: Draft, receipt: AppendedAt, cursors: dict[bytes, QueueCursor]) -> None:
         """An error came in the middle of a batch: what has a receipt is in the log, and the next goes behind it."""
@@ -170,6 +207,7 @@ class CommitLog:
         if current is not None:
             offset = self.end - current.base
             layout.BLANK.pack_into(self._buffer, offset, current.size - offset, layout.MAGIC_BLANK)
+            current.file.let_pages_grow()
         if following.base >= self.files.end:
             self.files.add(following)
         self.end = LogPosition(base)
@@ -177,8 +215,7 @@ class CommitLog:
 
     def _buffer_of(self, segment: Segment, offset: int) -> memoryview:
         """Where the records of a segment are written. Raises DiskFull when there is no memory for it."""
-        if self._syncs_often:
-            segment.file.keep_pages_small()
+        segment.file.keep_pages_small()
         if self._pool is None:
             return segment.buffer
         try:

@@ -73,6 +73,9 @@ class MappedFile(Protocol):
     def keep_pages_small(self) -> None:
         """Hint: little is written at a time, so large pages would be read and written in vain."""
 
+    def let_pages_grow(self) -> None:
+        """Hint: nothing more is written, and who reads goes on reading."""
+
     def write_at(self, start: int, data: memoryview) -> None:
         """Write through the page cache, not the mapping."""
 
@@ -199,6 +202,10 @@ class OsMappedFile:
     def keep_pages_small(self) -> None:
         if self._address:
             platform.keep_pages_small(self._address, self.size)
+
+    def let_pages_grow(self) -> None:
+        if self._address:
+            platform.let_pages_grow(self._address, self.size)
 
     def write_at(self, start: int, data: memoryview) -> None:
         while data:

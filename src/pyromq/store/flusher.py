@@ -134,12 +134,12 @@ class Flusher:
         """Whoever was released by the last sync is likely to send again, at once: wait for them while they come, but no
         longer than that sync took. One sync for many costs each of them less."""
         marks = self._marks
-        waiting = marks.appended.value - marks.synced.value
+        waiting = self._log.written_to - marks.synced.value
         until = self._clock.monotonic() + self._last_seconds
         quiet_turns = 0
         while waiting < self._last_bytes and quiet_turns < QUIET_TURNS and self._clock.monotonic() < until:
             await asyncio.sleep(0)
-            more = marks.appended.value - marks.synced.value
+            more = self._log.written_to - marks.synced.value
             quiet_turns = quiet_turns + 1 if more == waiting else 0
             waiting = more
 

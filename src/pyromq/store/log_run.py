@@ -1,8 +1,8 @@
-"""A stretch of the log that messages are written to one by one, straight from where they were received.
+"""What comes next in the log: messages laid one behind the other, straight from where they were received.
 
-`MessageStore.open_run` says where and under which rules; `close_run` takes over what was written. This is the readable
-form of `_kernel.LogRun`. What it writes is what `record.encode` makes of the same message, to the byte; a message that
-needs a closer look is not written, and the ordinary way takes it.
+`MessageStore.open_run` says where and under which rules; `end_turn` and `close_run` take over what was written. This is
+the readable form of `_kernel.LogRun`. What it writes is what `record.encode` makes of the same message, to the byte; a
+message that needs a closer look is not written, and the ordinary way takes it.
 """
 
 from __future__ import annotations
@@ -54,8 +54,12 @@ class ReadableLogRun:
 
     def __init__(self) -> None:
         self.is_open = False
+        #: Somebody waits for a queue that a message was written to.
+        self.is_awaited = False
+        #: The log's position at the beginning of the buffer, and where the next message goes in it.
         self.base = self.offset = 0
-        #: What was written, for whoever would have to read it again.
+        self.now_ms = self.count = 0
+        #: What was written and not yet taken over, for whoever would have to read it again.
         self.records: list[PlainRecord] = []
         self._view = _NO_BUFFER
         self._cursors: Mapping[bytes, QueueCursor] = {}
@@ -74,19 +78,23 @@ class ReadableLogRun:
             raise IndexError("append outside of the buffer")
         self._view = view
         self._room = len(view) - layout.BLANK_RESERVE
-        self._now_ms = now_ms
+        self.now_ms = now_ms
         self._with_crc = with_crc
         self._crc_bytes = layout.CRC_PROPERTY_SIZE if with_crc else 0
         self._max_body = max_body
         self._cursors = cursors
         self.base = base
         self.offset = offset
+        self.count = 0
         self.records = []
+        self.is_awaited = False
         self.is_open = True
 
-    @property
-    def count(self) -> int:
-        return len(self.records)
+    def go_on(self, room: int) -> None:
+        """What was written is taken over; what comes next goes to the buffer's beginning. The log has so much room."""
+        self.base, self.offset = self.base + self.offset, 0
+        self._room = min(room, len(self._view)) - layout.BLANK_RESERVE
+        self.records = []
 
     def close(self) -> None:
         self._view, self._cursors = _NO_BUFFER, {}
@@ -116,7 +124,7 @@ class ReadableLogRun:
         next_append = queue_offset + 1
         head = PLAIN_HEAD.pack(
             end - offset, pattern.magic, crc32(body, 0) & _POSITIVE, pattern.queue_id, pattern.user_flag,
-            queue_offset, position, pattern.storage_flags, born_ms, born_host, self._now_ms, pattern.store_host,
+            queue_offset, position, pattern.storage_flags, born_ms, born_host, self.now_ms, pattern.store_host,
             pattern.reconsume_times, 0, body_size,
         )  # fmt: skip
         properties_size += self._crc_bytes
@@ -125,8 +133,10 @@ class ReadableLogRun:
             record += crc_property(crc32(record, 0) & _POSITIVE)
         self._view[offset:end] = record
         self.records.append(
-            (position, end - offset, pattern.queue_key, queue_offset, self._now_ms, pattern.topic_name, terms)
+            (position, end - offset, pattern.queue_key, queue_offset, self.now_ms, pattern.topic_name, terms)
         )
         # Nothing can fail any more: whatever did before has left the log and the queue as they were.
         self.offset, cursor.next_append = end, next_append
+        self.count += 1
+        self.is_awaited = self.is_awaited or cursor.awaited is not None
         return position, queue_offset

@@ -63,6 +63,8 @@ log = logging.getLogger("pyromq.store")
 
 #: Index at most this much in one turn of the loop when it has fallen behind (after a crash): sends come first.
 INDEX_SLICE_BYTES = 1 << 20
+#: A run stays open so long, if nobody asks: what follows it costs as much for one message as for fifty.
+LINGER_SECONDS = 0.002
 #: A stop does not wait for more than this to be indexed: the next start goes on with it.
 MAX_INDEXED_AT_STOP = 256 << 20
 #: Work that found the disk full is tried again so often.
@@ -156,6 +158,7 @@ class MessageStore(StoreReader):
         self._removals = 0
         #: A compiled loop that appends in this turn of the event loop.
         self._run: LogRun | None = None
+        self._close_is_due = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._append_seconds = self.telemetry.histogram("store.append_seconds")
         self._append_unfaulted_seconds = self.telemetry.histogram("store.append_without_page_fault_seconds")
@@ -242,7 +245,8 @@ class MessageStore(StoreReader):
         if not self._is_open:
             self._close_files()
             return
-        self.close_run()
+        with contextlib.suppress(StoreFenced):  # it is said in the log, and to all who wait
+            self.close_run()
         self._is_open = False
         try:
             if self._fenced is None:
@@ -329,10 +333,11 @@ class MessageStore(StoreReader):
             self._append_unfaulted_seconds.record(seconds)
         return receipts
 
-    def open_run(self, run: LogRun) -> bool:
+    def open_run(self, run: LogRun, *, lingers: bool = False) -> bool:
         """Let a compiled loop append, message by message; False when only `append` can tell what is the matter.
 
-        `close_run` follows at the end of the loop's turn; an `append` in between closes it first.
+        `close_run` follows at the end of the loop's turn, or when the run has lingered for a moment: whoever lets it
+        calls `renew_run` and `end_turn` in each turn. A sync, a reader or an `append` in between close it first.
         """
         if (
             self._fenced is not None
@@ -345,18 +350,52 @@ class MessageStore(StoreReader):
         if not self.log.open_run(run, self.queues.cursors, self.clock.now_ms()):
             return False
         self._run = run
-        if self._loop is not None:
-            self._loop.call_soon(self.close_run)
+        if self._loop is not None and not self._close_is_due:
+            self._close_is_due = True
+            if lingers:
+                self._loop.call_later(LINGER_SECONDS, self._close_due_run)
+            else:
+                self._loop.call_soon(self._close_due_run)
+        if self.config.flush.sync:
+            self.flusher.wake()  # it closes the run when it comes to it
         return True
 
+    def renew_run(self) -> None:
+        """A turn of the loop begins, and a run may be open."""
+        if self._run is not None:
+            self.log.renew_run(self._run, self.clock.now_ms())
+
+    def end_turn(self) -> None:
+        """What a run wrote is in the log, but for what waits for a sync. The run stays open, unless somebody waits for
+        one of its messages. Raises StoreFenced."""
+        run = self._run
+        if run is None:
+            return
+        if run.is_awaited:
+            self.catch_up()
+        elif not self.config.flush.sync:
+            try:
+                self.log.commit_run(run)
+            except OSError as error:
+                self._run = None  # what failed is not tried again
+                self.log.drop_run(run)
+                raise self.fence(error) from error
+            self.marks.appended.advance(self.log.end)
+
+    def _close_due_run(self) -> None:
+        self._close_is_due = False
+        with contextlib.suppress(StoreFenced):  # whoever waits has been told
+            self.close_run()
+
     def close_run(self) -> None:
-        """Take over what the loop wrote. Nothing happens when none is open."""
+        """Take over what the loop wrote. Nothing happens when none is open. Raises StoreFenced."""
         run, self._run = self._run, None
         if run is not None:
             try:
                 self.log.close_run(run)
-            finally:  # what it wrote was acknowledged: whatever happens, it counts
-                self._grew(run.count)
+            except OSError as error:  # what cannot be written cannot be taken back either: queues count on it
+                raise self.fence(error) from error
+            self._grew(run.count)
 
     def catch_up(self) -> None:
         """Put everything that was appended in this turn where readers see it, for whoever asks in the same turn."""
@@ -412,10 +451,10 @@ class MessageStore(StoreReader):
         self._dispatch_later()
 
     def commit_gathered(self) -> None:
-        """With the transient pool: bring what was gathered into the page cache, and show it to readers."""
+        """Take over what a run wrote; with the transient pool, bring what was gathered into the page cache too."""
+        self.close_run()
         if self._transient is None:
             return
-        self.close_run()
         try:
             committed = self._transient.commit(self.log.end)
         except OSError as error:
@@ -425,7 +464,8 @@ class MessageStore(StoreReader):
 
     def fence(self, error: BaseException) -> StoreFenced:
         """A write was not confirmed: from here on nothing is acknowledged."""
-        self.close_run()
+        with contextlib.suppress(StoreFenced):
+            self.close_run()
         if self._fenced is None:
             self._fenced = error
             log.critical("%s", StoreFenced(error))

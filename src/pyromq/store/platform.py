@@ -14,6 +14,7 @@ from pathlib import Path
 
 PAGE = mmap.PAGESIZE
 
+_MADV_NORMAL = 0
 _MADV_RANDOM = 1
 _MADV_POPULATE_READ = 22  # Linux 5.14: bring pages in, clean
 _MADV_DONTNEED = 4
@@ -116,9 +117,16 @@ def warm(address: int, start: int, end: int) -> None:
 
 
 def keep_pages_small(address: int, size: int) -> None:
-    """A hint for a mapping that is synced often: a sync writes whole pages, and large ones are written many times."""
+    """A hint for a mapping that is still written: a look at it must not bring in megabytes of zeroes behind it, and a
+    sync writes whole pages, large ones many times."""
     if _libc is not None:
         _libc.madvise(address, size, _MADV_RANDOM)
+
+
+def let_pages_grow(address: int, size: int) -> None:
+    """The opposite: from now on it is only read."""
+    if _libc is not None:
+        _libc.madvise(address, size, _MADV_NORMAL)
 
 
 def release_pages(address: int, start: int, end: int) -> None:

@@ -1,0 +1,50 @@
+"""Answers that leave when the log has reached a position, in the page cache or on the disk: nothing is said before.
+
+The readable form of `_kernel.HeldAnswers`, which writes them to their peers at once where this one leaves that to the
+end of the loop's turn.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from pyromq.net.connection import Connection
+
+
+class Held(NamedTuple):
+    """To the sends of one read."""
+
+    position: int
+    connection: Connection
+    answers: bytes
+    correlation_ids: list[int]
+
+
+class HeldAnswers:
+    """In the order of their positions."""
+
+    def __init__(self) -> None:
+        self._held: deque[Held] = deque()
+        #: Sends that wait, and what the log must reach for the last of them.
+        self.count = 0
+        self.last_position = 0
+
+    def hold(self, position: int, connection: Connection, answers: bytes, correlation_ids: list[int]) -> None:
+        self._held.append(Held(position, connection, answers, correlation_ids))
+        self.count += len(correlation_ids)
+        self.last_position = position
+
+    def release(self, position: int) -> None:
+        """The log has come this far: all that this reaches leave together."""
+        while self._held and self._held[0].position <= position:
+            held = self._held.popleft()
+            self.count -= len(held.correlation_ids)
+            held.connection.put_bytes(held.answers)
+
+    def give_up(self) -> list[tuple[Connection, list[int]]]:
+        """Forget all of them: who waits, and for the answers to what."""
+        waiting = [(held.connection, held.correlation_ids) for held in self._held]
+        self._held.clear()
+        self.count = 0
+        return waiting

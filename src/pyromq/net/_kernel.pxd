@@ -1,0 +1,14 @@
+# What other compiled modules may call at C speed.
+
+cdef class Inlet:
+    cdef int descriptor
+    cdef readonly object connection
+    cdef readonly bytes host
+    cdef public bint is_plain
+    cdef public long long last_tick
+    cdef bytes gathered
+    cdef bint gather(self, bytes answers)
+    cdef int write_gathered(self) except -1
+
+cdef class Shortcut:
+    cdef Py_ssize_t take_bytes(self, const unsigned char* data, Py_ssize_t size, Inlet inlet) except -1

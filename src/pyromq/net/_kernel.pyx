@@ -1,0 +1,163 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Reads all connections that have something to say in one turn of the loop, and answers what needs no decision.
+
+An event loop calls a protocol for each connection that is readable, and again for what it writes. Here it calls once,
+and what follows for each connection (receive, take the usual requests, send their answers) needs no interpreter.
+Everything else is handed to the `Connection`, which is the definition of what has to happen: bytes that the shortcut
+does not know, answers that the peer does not take, and whatever goes wrong with a socket.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING
+from cpython.dict cimport PyDict_GetItem
+from cpython.object cimport PyObject
+from libc.errno cimport EAGAIN, EINTR, errno
+from posix.unistd cimport close
+
+cdef extern from *:
+    """
+    #include <sys/socket.h>
+    #include <sys/types.h>
+    #ifdef __linux__
+    #include <sys/epoll.h>
+    #else  /* there is no intake there, and its maker is told so */
+    #include <errno.h>
+    #define EPOLLIN 1
+    #define EPOLL_CTL_ADD 1
+    #define EPOLL_CTL_DEL 2
+    #define EPOLL_CLOEXEC 0
+    typedef union { int fd; } epoll_data_t;
+    struct epoll_event { unsigned int events; epoll_data_t data; };
+    static int epoll_create1(int flags) { errno = ENOSYS; return -1; }
+    static int epoll_ctl(int epoll, int what, int fd, struct epoll_event *event) { errno = ENOSYS; return -1; }
+    static int epoll_wait(int epoll, struct epoll_event *events, int count, int ms) { errno = ENOSYS; return -1; }
+    #endif
+    #ifndef MSG_NOSIGNAL
+    #define MSG_NOSIGNAL 0
+    #endif
+    """
+    int EPOLLIN, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CLOEXEC, MSG_DONTWAIT, MSG_NOSIGNAL
+    ctypedef union epoll_data_t:
+        int fd
+    struct epoll_event:
+        unsigned int events
+        epoll_data_t data
+    int epoll_create1(int flags)
+    int epoll_ctl(int epoll, int what, int fd, epoll_event* event)
+    int epoll_wait(int epoll, epoll_event* events, int count, int ms)
+    ssize_t recv(int fd, void* buffer, size_t size, int flags)
+    ssize_t send(int fd, const void* buffer, size_t size, int flags)
+
+cdef enum:
+    # Connections that are read in one turn; the others are there in the next.
+    EVENTS = 256
+
+
+cdef class Shortcut:
+    """Takes usual requests from received bytes, and leaves what it does not know."""
+
+    cdef Py_ssize_t take_bytes(self, const unsigned char* data, Py_ssize_t size, Inlet inlet) except -1:
+        return 0
+
+
+cdef class Inlet:
+    """One connection, as the intake knows it."""
+
+    def __init__(self, connection, int descriptor, bytes host):
+        self.connection = connection
+        self.descriptor = descriptor
+        self.host = host
+        #: No half of a request, nothing that the peer has not taken, nothing that says that it may not go on.
+        self.is_plain = False
+        self.last_tick = 0
+
+    def send(self, const unsigned char[::1] data):
+        """Write to the peer, if nothing is in the way: how much it took. What is wrong, the transport finds out."""
+        cdef ssize_t sent = 0
+        if self.is_plain and data.shape[0]:
+            sent = send(self.descriptor, &data[0], data.shape[0], MSG_DONTWAIT | MSG_NOSIGNAL)
+        return max(sent, 0)
+
+    cdef bint gather(self, bytes answers):
+        """Put aside what leaves soon; True when it is the first."""
+        if self.gathered is None:
+            self.gathered = answers
+            return True
+        self.gathered += answers
+        return False
+
+    cdef int write_gathered(self) except -1:
+        """Without asking the connection, if nothing is in the way."""
+        cdef bytes answers = self.gathered
+        cdef ssize_t sent = -1
+        self.gathered = None
+        if self.is_plain:
+            sent = send(self.descriptor, PyBytes_AS_STRING(answers), len(answers), MSG_DONTWAIT | MSG_NOSIGNAL)
+        if sent < len(answers):
+            self.connection.write_rest(answers[max(sent, 0):])
+        return 0
+
+
+cdef class Intake:
+    """The connections of one server. A loop watches `descriptor`, and calls `turn` when it is readable."""
+
+    cdef readonly int descriptor
+    cdef dict inlets
+    cdef object scratch
+    cdef unsigned char[::1] buffer
+
+    def __init__(self, scratch):
+        """`scratch` is where received bytes are put; whoever is handed them looks at them at once."""
+        self.inlets = {}
+        self.scratch = scratch
+        self.buffer = scratch
+        self.descriptor = epoll_create1(EPOLL_CLOEXEC)
+        if self.descriptor < 0:
+            raise OSError(errno, "connections cannot be watched together")
+
+    def add(self, Inlet inlet):
+        cdef epoll_event event
+        event.events = EPOLLIN
+        event.data.fd = inlet.descriptor
+        if epoll_ctl(self.descriptor, EPOLL_CTL_ADD, inlet.descriptor, &event) != 0:
+            raise OSError(errno, "a connection cannot be watched")
+        self.inlets[inlet.descriptor] = inlet
+
+    def remove(self, Inlet inlet):
+        """Nothing happens when it is not there."""
+        cdef epoll_event event
+        if self.inlets.pop(inlet.descriptor, None) is not None:
+            epoll_ctl(self.descriptor, EPOLL_CTL_DEL, inlet.descriptor, &event)
+
+    def close(self):
+        if self.descriptor >= 0:
+            close(self.descriptor)
+        self.descriptor = -1
+        self.inlets.clear()
+
+    def turn(self, Shortcut shortcut, long long tick):
+        """Read what is there. Without a shortcut everything goes to the connections."""
+        cdef epoll_event events[EVENTS]
+        cdef PyObject* found
+        cdef Inlet inlet
+        cdef int i, count = epoll_wait(self.descriptor, events, EVENTS, 0)
+        for i in range(count):
+            found = PyDict_GetItem(self.inlets, events[i].data.fd)
+            if found != NULL:  # another one's end may have been this one's too
+                inlet = <Inlet>found  # ours as well while it is read: it may leave
+                self.read(inlet, shortcut, tick)
+
+    cdef read(self, Inlet inlet, Shortcut shortcut, long long tick):
+        cdef ssize_t size = recv(inlet.descriptor, &self.buffer[0], self.buffer.shape[0], MSG_DONTWAIT)
+        cdef Py_ssize_t taken = 0
+        if size <= 0:
+            if size == 0 or (errno != EAGAIN and errno != EINTR):
+                inlet.connection.nothing_to_read()
+            return
+        inlet.last_tick = tick
+        try:
+            if shortcut is not None and inlet.is_plain:
+                taken = shortcut.take_bytes(&self.buffer[0], size, inlet)
+            if taken < size:
+                inlet.connection.received(self.scratch[taken:size])
+        except Exception as error:
+            inlet.connection.fail(error)

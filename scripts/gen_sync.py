@@ -243,7 +243,8 @@ class Writer:
             given_back = self._iterator(returns)
             line = f"return self._each({call})"
         elif isinstance(method, ast.AsyncFunctionDef):
-            line = f"{'' if returns == 'None' else 'return '}self._wait({call})"
+            wait = "_run" if method.name == "run" else "_wait"  # `run` ends by signals, which the main thread gets
+            line = f"{'' if returns == 'None' else 'return '}self.{wait}({call})"
         else:
             line = f"{'' if returns == 'None' else 'return '}self._call(lambda: {call})"
         head = head.removesuffix(returns) + given_back

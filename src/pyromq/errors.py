@@ -32,6 +32,7 @@
     │   └── BrokerError              a broker's answer whose code has no type of its own here
     ├── CallFailed                   a request to another process got no answer
     │   ├── Unreachable              there is no connection, or it broke
+    │   │   └── TlsFailed            somebody is there, but TLS with it did not come about
     │   └── CallTimeout              no answer in time: it may have been carried out or not
     ├── ClientError
     │   ├── SendError                a send that did not go well; has the error of each attempt
@@ -261,6 +262,10 @@ class CallFailed(PyroMQError):
 
 class Unreachable(CallFailed):
     """There is no connection to it, or the connection broke before an answer came."""
+
+
+class TlsFailed(Unreachable):
+    """Somebody is there, but this client does not trust its certificate, or one of the two does not speak TLS."""
 
 
 class CallTimeout(CallFailed):

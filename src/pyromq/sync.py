@@ -167,7 +167,7 @@ class Producer(Blocking[AsyncProducer]):
         """Send one message: a `Message`, or topic and body and what else a `Message` is made of.
 
         `queue` names the queue it goes to; `select` chooses one of all. Raises SendFailed, SendUnknown, IllegalMessage,
-        TopicNotFound, and what else a broker says of a message that no other try would help.
+        TopicNotFound, NoPermission, TlsFailed, and what else a broker says of a message that no other try would help.
         """
         return self._wait(self._behind.send(*given, **fields))
 
@@ -176,14 +176,17 @@ class Producer(Blocking[AsyncProducer]):
     ) -> list[SendReceipt]:
         """Send messages of one topic to one queue with as few requests as the size limit allows; a receipt for each.
 
-        Each request is stored as a whole or not at all; when one raises, those before it are stored.
+        Each request is stored as a whole or not at all; when one fails, those before it are stored. Then it raises
+        SendUnknown, with the receipts of those that are.
         """
         return self._wait(self._behind.send_batch(messages, queue=queue, timeout_s=timeout_s))
 
     def send_one_way(
         self, message: Message, *, queue: MessageQueue | None = None, select: Selector | None = None
     ) -> None:
-        """Hand a message to the network, and know nothing of what becomes of it. Raises when no broker is there."""
+        """Hand a message to the network, and know nothing of what becomes of it. Raises Unreachable when no broker is
+        there to take it in time, and what else a route is refused with.
+        """
         self._wait(self._behind.send_one_way(message, queue=queue, select=select))
 
     def request(self, message: Message, timeout_s: float = 3.0) -> ReceivedMessage:
@@ -237,7 +240,7 @@ class PushConsumer(Blocking[AsyncPushConsumer]):
         ordered: bool = False,
         broadcast: bool = False,
         consume_from: Start = ConsumeFrom.LAST,
-        max_attempts: int = 16,
+        max_attempts: int | None = None,
         retry_delay: RetryDelay = 0,
         pause_s: float = 1.0,
         fetch_messages: int = 1024,
@@ -249,8 +252,11 @@ class PushConsumer(Blocking[AsyncPushConsumer]):
         stop_grace_s: float = 10.0,
         offsets_dir: str | PathLike[str] | None = None,
         hooks: Iterable[Hook] = (),
+        trace: bool = False,
     ) -> None:
-        """`ConsumerSettings` says what each setting means. Raises ConfigError."""
+        """`ConsumerSettings` says what each setting means; `trace` writes RocketMQ's message trace. Raises
+        ConfigError.
+        """
         Blocking.__init__(
             self,
             AsyncPushConsumer(
@@ -276,6 +282,7 @@ class PushConsumer(Blocking[AsyncPushConsumer]):
                 stop_grace_s=stop_grace_s,
                 offsets_dir=offsets_dir,
                 hooks=hooks,
+                trace=trace,
             ),
         )
 
@@ -309,19 +316,24 @@ class PushConsumer(Blocking[AsyncPushConsumer]):
         self._call(lambda: self._behind.unsubscribe(topic))
 
     def start(self) -> None:
-        """Join the group; from now on handlers are called. Raises Unreachable when no name server answers."""
+        """Join the group; from now on handlers are called.
+
+        Raises Unreachable when no name server answers, NoPermission when no broker accepts this client's keys.
+        """
         self._wait(self._behind.start())
 
     def stop(self) -> None:
-        """Let handlers end, tell the progress, leave the group. Stopping twice is fine.
+        """Let handlers end, tell the progress, leave the group. Whoever stops it a second time waits for the same end.
 
         A handler that wants the end makes a task of this: it cannot wait for itself.
         """
         self._wait(self._behind.stop())
 
     def run(self) -> None:
-        """Start, and go on until cancelled; or until Ctrl-C or SIGTERM, where the program's main thread runs this."""
-        self._wait(self._behind.run())
+        """Start, and go on until stopped or cancelled; or until Ctrl-C or SIGTERM, where the program's main thread runs
+        this.
+        """
+        self._run(self._behind.run())
 
     @property
     def queues(self) -> frozenset[MessageQueue]:
@@ -413,12 +425,16 @@ class PullConsumer(Blocking[AsyncPullConsumer]):
     def subscribe(self, topic: str, *, tags: str | None = None, sql: str | None = None) -> None:
         """Share the queues of a topic with the group; one that is not there yet is waited for.
 
-        All members of a group must subscribe to the same. Raises ConfigError, FilterSyntaxError.
+        All members of a group must subscribe to the same. Raises ConfigError, FilterSyntaxError; NoPermission when no
+        broker accepts this client's keys.
         """
         self._wait(self._behind.subscribe(topic, tags=tags, sql=sql))
 
     def assign(self, queues: Iterable[MessageQueue], *, tags: str | None = None, sql: str | None = None) -> None:
-        """Read exactly these queues, and no others. Use a group that nobody subscribes with. Raises TopicNotFound."""
+        """Read exactly these queues, and no others. Use a group that nobody subscribes with.
+
+        Raises TopicNotFound; NoPermission when no broker accepts this client's keys.
+        """
         self._wait(self._behind.assign(queues, tags=tags, sql=sql))
 
     def unsubscribe(self, topic: str) -> None:
@@ -438,11 +454,13 @@ class PullConsumer(Blocking[AsyncPullConsumer]):
         """What has come, at most so many. When there is nothing it waits, and is empty when the time is up; None waits
         for ever.
 
-        What the last call gave counts as handled now.
+        What the last call gave counts as handled now, so one task polls at a time. Raises ClientClosed when the
+        consumer is stopped meanwhile.
         """
         return self._wait(self._behind.poll(max_messages, timeout_s))
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
+        """Until the consumer is stopped."""
         return self._each(aiter(self._behind))
 
     def commit(self) -> None:

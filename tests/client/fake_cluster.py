@@ -118,6 +118,10 @@ class FakeCluster:
     def __init__(self, names: Iterable[str]) -> None:
         self.brokers = {name: FakeBroker(name) for name in names}
         self.unknown_topics: set[str] = set()
+        #: The name server answers every question with an error.
+        self.broken = False
+        self.queues = 4
+        self.routes_asked = 0
         self._server = Server(Service({GetRoute: self._route}).handle)
 
     @property
@@ -131,11 +135,14 @@ class FakeCluster:
         return [request for broker in self.brokers.values() for request in broker.sends]
 
     def _route(self, request: GetRoute, _: Peer) -> Response:
+        self.routes_asked += 1
+        if self.broken:
+            return Response(code=ResponseCode.SYSTEM_ERROR, reason="said the story")
         if request.topic in self.unknown_topics:
             raise TopicNotFound(f"no topic {request.topic}")
         brokers = self.brokers.values()
         route = TopicRoute(
-            tuple(QueueData(broker.name, 4, 4, 6) for broker in brokers),
+            tuple(QueueData(broker.name, self.queues, self.queues, 6) for broker in brokers),
             tuple(BrokerData("c", broker.name, {0: broker.address}) for broker in brokers),
         )
         return Response(body=route.encode(standard=True))

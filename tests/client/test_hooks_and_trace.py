@@ -12,6 +12,8 @@ from client.real_broker import eventually, messages_of, real_broker, run
 from pyromq.client.hooks import Handling, Hook, Hooks, Sending
 from pyromq.client.message import Message
 from pyromq.client.producer import Producer
+from pyromq.client.push_consumer import PushConsumer
+from pyromq.client.received import ReceivedMessage
 from pyromq.client.trace import MAX_WAITING, TRACE_TOPIC, Line, MessageTrace, joined
 from pyromq.clock import ManualClock
 from pyromq.errors import SendFailed, SendUnknown
@@ -196,5 +198,26 @@ def test_a_producer_whose_traces_cannot_be_sent_goes_on() -> None:
             broker.decide = decide  # type: ignore[assignment]
             async with asyncio.timeout(5), Producer(world.name_servers, group="g", trace=True) as producer:
                 await producer.send("orders", b"x")
+
+    run(story())
+
+
+def test_a_consumer_sends_its_traces_by_itself_and_the_last_ones_when_it_stops() -> None:
+    async def story() -> None:
+        async with real_broker() as mq:
+            consumer, handled = PushConsumer(mq.name_servers, group="mailer", trace=True), asyncio.Event()
+
+            @consumer.on("orders")
+            async def handle(_: ReceivedMessage) -> None:
+                handled.set()
+
+            async with consumer, Producer(mq.name_servers, group="g") as producer:
+                receipt = await producer.send(Message("orders", b"hello", keys="k"))
+                await handled.wait()
+            lines = "".join([message.text for message in await messages_of(mq, TRACE_TOPIC)]).split("\x02")[:-1]
+            after, before = sorted(line.split("\x01") for line in lines)
+            assert (before[0], before[3], before[5]) == ("SubBefore", "mailer", receipt.message_id)
+            assert (after[0], after[2], after[4], after[8]) == ("SubAfter", receipt.message_id, "true", "mailer")
+            assert before[4] == after[1], "both are about one handling"
 
     run(story())

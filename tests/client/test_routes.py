@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pyromq.client.routes import Routes, writable_queues
+from pyromq.client.routes import GONE_ROUNDS, Routes, writable_queues
 from pyromq.errors import CallTimeout, TopicNotFound, Unreachable
 from pyromq.model.names import DEFAULT_TOPIC
 from pyromq.model.queue import MessageQueue
@@ -169,9 +169,15 @@ def test_a_topic_that_was_deleted_is_forgotten() -> None:
         servers = NameServers(orders=route("a"))
         routes = Routes(["ns:1"], servers.ask)
         await routes.of("orders")
+        changed: list[str] = []
+        routes.on_change.append(changed.append)
         del servers.topics["orders"]
         await routes.refresh_all()
+        assert routes.is_known("orders"), "a name server that was just started may not know it yet"
+        for _ in range(GONE_ROUNDS - 1):
+            await routes.refresh_all()
         assert not routes.is_known("orders")
+        assert changed == ["orders"]
 
     asyncio.run(story())
 

@@ -17,8 +17,12 @@ from pyromq import ConsumeFrom, MessageQueue, PushConsumer, ReceivedMessage
 PATIENCE_S = 60.0
 
 
-def tell(story: Callable[[], Awaitable[None]], patience_s: float = 120.0) -> None:
-    """Run a story where the servers are; whatever it raises fails the test."""
+def tell(
+    story: Callable[[], Awaitable[None]],
+    patience_s: float = 120.0,
+    loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
+) -> None:
+    """Run a story where the servers are; whatever it raises fails the test. `loop` makes its loop."""
     failures: list[BaseException] = []
 
     async def told() -> None:
@@ -30,7 +34,8 @@ def tell(story: Callable[[], Awaitable[None]], patience_s: float = 120.0) -> Non
         if enter is not None:
             enter()
         try:
-            asyncio.run(told())
+            with asyncio.Runner(loop_factory=loop) as runner:
+                runner.run(told())
         except BaseException as error:  # noqa: BLE001  it is raised again where the test can see it
             failures.append(error)
 

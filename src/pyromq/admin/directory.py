@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from pyromq.errors import CallFailed, ConfigError, NotFound, TopicNotFound, Unreachable
+from pyromq.errors import CallFailed, ConfigError, NotFound, TlsFailed, TopicNotFound, Unreachable
 from pyromq.wire.bodies.routes import ClusterInfo, TopicRoute
 from pyromq.wire.codes import ResponseCode
 from pyromq.wire.command import Command
@@ -66,14 +66,17 @@ class Directory:
 
     async def ask_names(self, request: Request) -> Command:
         """The answer of the first name server that gives one. Raises Unreachable when none does."""
+        problems = []
         for address in self.name_servers:
             try:
                 return await self.ask(address, request)
-            except CallFailed:
-                continue
+            except CallFailed as error:
+                problems.append(error)
+        if problems and all(isinstance(one, TlsFailed) for one in problems):
+            raise problems[0]
         raise Unreachable(
             f"no name server answers at {' or '.join(self.name_servers)}: start one with `pyromq up`, or say where it "
-            "is with --name-servers"
+            f"is with --name-servers ({problems[-1]})"
         )
 
     async def tell_names(self, request: Request) -> None:

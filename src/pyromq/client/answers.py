@@ -21,6 +21,7 @@ from pyromq.errors import (
 )
 from pyromq.wire.codes import ResponseCode
 from pyromq.wire.command import Command
+from pyromq.wire.responses import MAX_REASON
 
 _KINDS: dict[int, type[PyroMQError]] = {
     kind.code: kind
@@ -29,6 +30,22 @@ _KINDS: dict[int, type[PyroMQError]] = {
         SubscriptionNotFound, SubscriptionNotLatest, SystemBusy, TopicExists, TopicNotFound,
     )
 }  # fmt: skip
+
+#: What brokers say of a mistake without saying what to do about it: code, words, advice.
+_ADVICE = (
+    (
+        ResponseCode.NO_PERMISSION,
+        "username cannot be null",
+        "it wants to know who asks: give credentials; the command line takes PYROMQ_ACCESS_KEY and PYROMQ_SECRET_KEY",
+    ),
+    (
+        ResponseCode.NO_PERMISSION,
+        "signature failed",
+        "the secret key is not the one that belongs to this access key: check the credentials",
+    ),
+    (ResponseCode.NO_PERMISSION, "User:", "it does not accept this access key: check the credentials"),
+    (ResponseCode.SYSTEM_ERROR, "timerWheelEnable is false", "it delivers at no given time: use a delay_level instead"),
+)
 
 
 def error_of(answer: Command, address: str) -> PyroMQError:
@@ -41,8 +58,18 @@ def error_of(answer: Command, address: str) -> PyroMQError:
 
 def _reason(answer: Command) -> str:
     if answer.reason:
-        return answer.reason.strip()
+        return _on_one_line(answer.reason) + _advice(answer.code, answer.reason)
     try:
         return f"it answered {ResponseCode(answer.code).name} and gave no reason"
     except ValueError:
         return f"it answered with the code {answer.code} and gave no reason"
+
+
+def _on_one_line(reason: str) -> str:
+    """What a broker says goes to logs and terminals, and may name what anybody sent to it."""
+    line = " ".join(reason[:MAX_REASON].split())
+    return line if line.isprintable() else ascii(line)[1:-1]
+
+
+def _advice(code: int, reason: str) -> str:
+    return next((f" ({advice})" for of, said, advice in _ADVICE if of == code and said in reason), "")

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import logging
 import os
+import signal
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from typing import Any, Generic, Self, TypeVar
 
 from pyromq.errors import ClientError
+
+log = logging.getLogger("pyromq.client")
 
 T = TypeVar("T")
 Behind = TypeVar("Behind")
@@ -23,6 +27,8 @@ Async = TypeVar("Async", bound=AbstractAsyncContextManager[Any, Any])
 
 #: How long the end of the process waits for clients that nobody closed.
 END_SECONDS = 2.0
+#: How often whoever waits looks up.
+WAKE_SECONDS = 0.2
 
 
 class Portal:
@@ -31,8 +37,17 @@ class Portal:
     def __init__(self) -> None:
         self.pid = os.getpid()
         self._loop = _new_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="pyromq", daemon=True)
+        self._is_ending = False
+        self._thread = threading.Thread(target=self._run, name="pyromq", daemon=True)
         self._thread.start()
+
+    def _run(self) -> None:
+        """Until `stop`: a handler that calls `sys.exit()` does not end the thread of all clients."""
+        while not self._is_ending:
+            try:
+                self._loop.run_forever()
+            except (SystemExit, KeyboardInterrupt) as error:
+                log.warning("something within the client raised %r; the client goes on", error)
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the loop, and wait for what it returns or raises."""
@@ -42,11 +57,15 @@ class Portal:
                 "a blocking client was used within the client's own thread, which would wait for itself: use the async "
                 "one there"
             )
-        done: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        if self._is_ending and not self._thread.is_alive():  # the process ends, and somebody closes a client now
+            return self._loop.run_until_complete(work)
+        tasks: list[asyncio.Task[Any]] = []
+        done: Future[T] = asyncio.run_coroutine_threadsafe(_noted(work, tasks), self._loop)
         try:
-            return done.result()
-        except BaseException:  # Ctrl-C, above all: what nobody waits for any more should not go on
-            done.cancel()
+            return _result(done)
+        except BaseException:
+            if not done.done():  # Ctrl-C, above all: what nobody waits for any more is ended, and may end properly
+                asyncio.run_coroutine_threadsafe(_ended(tasks), self._loop).result()
             raise
 
     def call(self, function: Callable[[], T]) -> T:
@@ -59,8 +78,33 @@ class Portal:
 
     def stop(self) -> None:
         if self.pid == os.getpid() and self._thread.is_alive():
+            self._is_ending = True
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(END_SECONDS)
+
+
+def _result(done: Future[T]) -> T:
+    """Signals that another thread took reach the main thread when it runs: so it does, now and then."""
+    while not done.done():
+        with suppress(TimeoutError):
+            done.exception(WAKE_SECONDS)
+    return done.result()
+
+
+async def _noted(work: Coroutine[Any, Any, T], tasks: list[asyncio.Task[Any]]) -> T:
+    """Tells which task does it."""
+    task = asyncio.current_task()
+    assert task is not None
+    tasks.append(task)
+    return await work
+
+
+async def _ended(tasks: list[asyncio.Task[Any]]) -> None:
+    """Cancel, and wait for what that sets going: a consumer tells its progress."""
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
 
 
 _shared: Portal | None = None
@@ -93,6 +137,18 @@ class BlockingPart(Generic[Behind]):
 
     def _wait(self, work: Awaitable[T]) -> T:
         return shared_portal().wait(_as_coroutine(work))
+
+    def _run(self, work: Awaitable[None]) -> None:
+        """Wait for something that goes on until Ctrl-C ends it, or SIGTERM where the main thread runs it."""
+        is_main = threading.current_thread() is threading.main_thread()
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler) if is_main else None
+        try:
+            self._wait(work)
+        except KeyboardInterrupt:
+            log.info("told to end")
+        finally:
+            if is_main:
+                signal.signal(signal.SIGTERM, before)
 
     def _call(self, function: Callable[[], T]) -> T:
         return shared_portal().call(function)

@@ -40,6 +40,15 @@ class Sending:
         self.error: BaseException | None = None
         self.duration_s = 0.0
 
+    def failed(self, error: BaseException) -> None:
+        """What was sent of a batch before it failed is stored all the same, and has its receipt."""
+        if self.receipt is not None:
+            return
+        self.error = error
+        receipt = getattr(error, "receipt", None)
+        if isinstance(receipt, SendReceipt) and receipt.message_id == self.message_id:
+            self.receipt = receipt
+
 
 class Handling:
     """Messages on their way through a handler. The last two are known afterwards."""

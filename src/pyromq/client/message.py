@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
@@ -64,7 +65,7 @@ class Message:
         user_flag: int = 0,
     ) -> None:
         self.topic = topic
-        self.body = body if type(body) is bytes else body.encode() if isinstance(body, str) else bytes(body)
+        self.body = body if type(body) is bytes else _as_bytes(body)
         self.tags = tags
         self.keys = keys if type(keys) is tuple else (keys,) if isinstance(keys, str) else tuple(keys)
         self.properties = properties if properties is not None else {}
@@ -96,6 +97,15 @@ class Message:
             value = getattr(self, name)
             if value:
                 yield name, value
+
+
+def _as_bytes(body: object) -> bytes:
+    if isinstance(body, str):
+        return body.encode()
+    if isinstance(body, bytes | bytearray | memoryview):
+        return bytes(body)
+    # bytes(5) would be five zeros.
+    raise TypeError(f"the body of a message is bytes or text, not {type(body).__name__}: write it as JSON, for example")
 
 
 def wire_properties(message: Message, unique_id: str, extra: Mapping[str, str] = _NO_PROPERTIES) -> dict[str, str]:
@@ -130,11 +140,11 @@ def _when(message: Message) -> Iterator[tuple[str, str]]:
     if sum(way is not None for way in ways) > 1:
         raise IllegalMessage("a message has one of delay_level, deliver_at and deliver_after, not several")
     if message.deliver_at is not None:
-        yield names.DELIVER_AT_MS, str(int(message.deliver_at * 1000))
+        yield names.DELIVER_AT_MS, str(math.ceil(message.deliver_at * 1000))  # not even a part of a millisecond early
     elif message.deliver_after is not None:
         if message.deliver_after < 0:
             raise IllegalMessage(f"deliver_after is {message.deliver_after:g} s: it cannot be negative")
-        yield names.DELIVER_AFTER_MS, str(int(message.deliver_after * 1000))
+        yield names.DELIVER_AFTER_MS, str(math.ceil(message.deliver_after * 1000))
     else:
         if message.delay_level < 0:
             raise IllegalMessage(f"the delay level {message.delay_level} is negative; levels begin at 1")

@@ -17,7 +17,8 @@ import asyncio
 import os
 import ssl
 import uuid
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Self, overload
 
@@ -40,7 +41,17 @@ from pyromq.client.sending.receipt import SendReceipt, SendStatus
 from pyromq.client.sending.unique_ids import UniqueIds
 from pyromq.client.session import Session
 from pyromq.client.trace import MessageTrace
-from pyromq.errors import ClientClosed, ConfigError, IllegalMessage, NoReply, SendUnknown, Unreachable
+from pyromq.errors import (
+    ClientClosed,
+    ConfigError,
+    IllegalMessage,
+    NoReply,
+    PyroMQError,
+    SendFailed,
+    SendUnknown,
+    Unreachable,
+)
+from pyromq.model.names import check_group
 from pyromq.model.queue import MessageQueue
 from pyromq.net.peer import Peer
 from pyromq.records.compression import CompressionName, check_compression
@@ -87,7 +98,7 @@ class Producer:
         #: Bodies of this size are to be compressed, which they cannot be in a batch.
         self._alone_from = max_message_bytes + 1 if compress_above is None else compress_above
         self._clock = self._session.clock
-        self._ids = UniqueIds(_host_of(self._session.client_id), os.getpid(), os.urandom)
+        self._ids = self._new_ids()
         self._routes = PublishRoutes(self._session, topic_queues)
         self._backoff = FaultBackoff(self._clock)
         self._turns = TurnTaking(self._backoff, int.from_bytes(os.urandom(2), "big"))
@@ -112,6 +123,7 @@ class Producer:
     async def start(self) -> None:
         """Nothing is connected yet: that happens with the first message."""
         self._session.start()
+        self._ids = self._new_ids()  # after a fork, two processes have this object
         if self._batch_options is not None:
             self._auto_batch = AutoBatch(self._batch_options, self._deliver_gathered, self._session.spawn)
         if self._trace is not None:
@@ -123,7 +135,7 @@ class Producer:
             await self._auto_batch.finish()
             self._auto_batch = None
         if self._trace is not None and self._session.is_open:
-            await self._trace.flush()
+            await self._trace.finish()
         await self._session.close()
 
     @property
@@ -175,7 +187,7 @@ class Producer:
         """Send one message: a `Message`, or topic and body and what else a `Message` is made of.
 
         `queue` names the queue it goes to; `select` chooses one of all. Raises SendFailed, SendUnknown, IllegalMessage,
-        TopicNotFound, and what else a broker says of a message that no other try would help.
+        TopicNotFound, NoPermission, TlsFailed, and what else a broker says of a message that no other try would help.
         """
         if isinstance(message, str):
             message = Message(message, body, **fields)
@@ -190,30 +202,57 @@ class Producer:
     ) -> list[SendReceipt]:
         """Send messages of one topic to one queue with as few requests as the size limit allows; a receipt for each.
 
-        Each request is stored as a whole or not at all; when one raises, those before it are stored.
+        Each request is stored as a whole or not at all; when one fails, those before it are stored. Then it raises
+        SendUnknown, with the receipts of those that are.
         """
-        all_of_them = list(messages)
-        if len({message.topic for message in all_of_them}) > 1:
-            raise IllegalMessage("the messages of a batch must have one topic: send one batch for each")
         now_ms = self._clock.now_ms()
-        ids = [self._ids.next(now_ms) for _ in all_of_them]
-        entries = [self._packing.batch_entry(*pair) for pair in zip(all_of_them, ids, strict=True)]
+        sendings = [Sending(message, self.group, self._ids.next(now_ms)) for message in messages]
+        _check_batch([sending.message for sending in sendings])
         receipts: list[SendReceipt] = []
-        for part in split_by_size(entries, self._max_bytes):
-            # What was sent before decides the queue of the rest: they stay together.
-            queue = receipts[0].queue if receipts else queue
-            parcel = join(all_of_them[0].topic, entries[part], ids[part], now_ms)
-            receipts += await self._deliver_batch(parcel, queue, timeout_s)
+        with self._hooked(sendings):
+            try:
+                async for some in self._send_in_parts(sendings, queue, timeout_s, now_ms):
+                    receipts += some
+            except PyroMQError as error:
+                if not receipts:
+                    raise
+                said = f"{len(receipts)} of {len(sendings)} messages are stored, then this happened: {error}"
+                raise SendUnknown(said, [error], receipts) from error
         return receipts
+
+    async def _send_in_parts(
+        self, sendings: list[Sending], queue: MessageQueue | None, timeout_s: float | None, now_ms: int
+    ) -> AsyncIterator[list[SendReceipt]]:
+        deadline = self._clock.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
+        entries = [self._packing.batch_entry(one.message, one.message_id, one.properties) for one in sendings]
+        for part in split_by_size(entries, self._max_bytes):
+            first, ids = sendings[part.start].message, [one.message_id for one in sendings[part]]
+            parcel = join(first.topic, entries[part], ids, now_ms)
+            choose = self._chooser(first, queue, None)
+            receipts = await self._deliver_batch(parcel, choose, max(deadline - self._clock.monotonic(), 0.0))
+            for sending, receipt in zip(sendings[part], receipts, strict=True):
+                sending.receipt = receipt
+            # What was sent before decides the queue of the rest: they stay together.
+            queue = receipts[0].queue
+            yield receipts
 
     async def send_one_way(
         self, message: Message, *, queue: MessageQueue | None = None, select: Selector | None = None
     ) -> None:
-        """Hand a message to the network, and know nothing of what becomes of it. Raises when no broker is there."""
+        """Hand a message to the network, and know nothing of what becomes of it. Raises Unreachable when no broker is
+        there to take it in time, and what else a route is refused with."""
         now_ms = self._clock.now_ms()
-        parcel = self._packing.pack(message, self._ids.next(now_ms), now_ms)
-        chosen = self._chooser(message, queue, select)(())
-        await self._delivery.tell(parcel, chosen if isinstance(chosen, MessageQueue) else await chosen)
+        sending = Sending(message, self.group, self._ids.next(now_ms))
+        try:
+            with self._hooked([sending]):
+                parcel = self._packing.pack(message, sending.message_id, now_ms, sending.properties)
+                async with asyncio.timeout(self._timeout_s):
+                    chosen = self._chooser(message, queue, select)(())
+                    await self._delivery.tell(parcel, chosen if isinstance(chosen, MessageQueue) else await chosen)
+        except TimeoutError:
+            raise Unreachable(
+                f"the message to {message.topic!r} could not leave within {self._timeout_s:g} s"
+            ) from None
 
     # --- request and reply -------------------------------------------------------------------------------------------
 
@@ -307,25 +346,31 @@ class Producer:
     ) -> SendReceipt:
         """Any send, with the hooks around it."""
         sending = Sending(message, self.group, self._ids.next(self._clock.now_ms()), is_half=bool(flags))
-        self._hooks.before_send(sending)
-        more = {**sending.properties, **extra}
-        began = self._clock.monotonic()
-        try:
+        with self._hooked([sending]):
+            more = {**sending.properties, **extra}
             if flags or extra:
                 receipt = await self._send(message, queue, select, timeout_s, more, sending.message_id, flags)
             else:
                 receipt = await self._submit(message, queue, select, timeout_s, more, sending.message_id)
-        except BaseException as error:
-            sending.error = error
-            if isinstance(error, SendUnknown) and isinstance(error.receipt, SendReceipt):
-                sending.receipt = error.receipt
-            raise
-        else:
             sending.receipt = receipt
-            return receipt
+        return receipt
+
+    @contextmanager
+    def _hooked(self, sendings: Sequence[Sending]) -> Iterator[None]:
+        """The hooks before and after what sends these."""
+        for sending in sendings:
+            self._hooks.before_send(sending)
+        began = self._clock.monotonic()
+        try:
+            yield
+        except BaseException as error:
+            for sending in sendings:
+                sending.failed(error)
+            raise
         finally:
-            sending.duration_s = self._clock.monotonic() - began
-            self._hooks.after_send(sending)
+            for sending in sendings:
+                sending.duration_s = self._clock.monotonic() - began
+                self._hooks.after_send(sending)
 
     async def _deliver(self, parcel: Parcel, choose: Choose, timeout_s: float | None) -> tuple[Command, MessageQueue]:
         if not self._session.is_open:
@@ -384,24 +429,33 @@ class Producer:
         own_id: str,
     ) -> SendReceipt:
         """For what has to wait: for room, or for the route that tells the queue of its key."""
-        if gathering.is_full:
-            await gathering.wait_for_room()
-        if message.sharding_key is not None and queue is None:
-            queue = queue_of_key(await self.queues(message.topic), message.sharding_key)
-        return await self._gather(gathering, message, queue, extra, own_id)
+        is_handed_over = False
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                if gathering.is_full:
+                    await gathering.wait_for_room()
+                if message.sharding_key is not None and queue is None:
+                    queue = queue_of_key(await self.queues(message.topic), message.sharding_key)
+                waiting = self._gather(gathering, message, queue, extra, own_id)
+                is_handed_over = True
+                return await waiting
+        except TimeoutError:
+            said = f"within {self._timeout_s:g} s, with as many messages waiting as may wait"
+            if is_handed_over:
+                raise SendUnknown(f"the message to {message.topic!r} was not acknowledged {said}") from None
+            raise SendFailed(f"the message to {message.topic!r} did not leave {said}") from None
 
     async def _deliver_gathered(self, place: Place, batch: Gathered[Waiting]) -> list[SendReceipt]:
         topic, queue = place
         parcel = join(topic, batch.entries, batch.message_ids, self._clock.now_ms())
-        return await self._deliver_batch(parcel, queue, None)
-
-    async def _deliver_batch(
-        self, parcel: Parcel, queue: MessageQueue | None, timeout_s: float | None
-    ) -> list[SendReceipt]:
         if queue is not None:
             choose: Choose = partial(self._certain_queue, queue)
         else:
-            choose = partial(self._choose, parcel.topic, self._turns.next)
+            choose = partial(self._choose, topic, self._turns.next)
+        waited_s = asyncio.get_running_loop().time() - batch.since
+        return await self._deliver_batch(parcel, choose, max(self._timeout_s - waited_s, 0.0))
+
+    async def _deliver_batch(self, parcel: Parcel, choose: Choose, timeout_s: float) -> list[SendReceipt]:
         answer, where = await self._deliver(parcel, choose, timeout_s)
         receipts = receipts_of_batch(answer, where, parcel.message_ids)
         _kept(receipts[0])
@@ -413,9 +467,12 @@ class Producer:
         return MessageTrace(
             self._send,
             self._clock,
-            self._ids.next,
+            lambda now_ms: self._ids.next(now_ms),
             self._session.routes.address,
         )
+
+    def _new_ids(self) -> UniqueIds:
+        return UniqueIds(_host_of(self.client_id), os.getpid(), os.urandom)
 
 
 def _kept(receipt: SendReceipt) -> SendReceipt:
@@ -433,9 +490,17 @@ def _host_of(client_id: str) -> str:
     return client_id.partition("@")[0]
 
 
+def _check_batch(messages: Sequence[Message]) -> None:
+    if len({message.topic for message in messages}) > 1:
+        raise IllegalMessage("the messages of a batch must have one topic: send one batch for each")
+    if len({message.sharding_key for message in messages}) > 1:
+        raise IllegalMessage("a batch goes to one queue: its messages must have the same sharding key, or all none")
+
+
 def _check(group: str, attempts: int, timeout_s: float, max_message_bytes: int, topic_queues: int) -> None:
     if not group.strip():
         raise ConfigError("a producer needs the name of a group", "group")
+    check_group(group)
     if not timeout_s > 0:
         raise ConfigError("timeout_s must be above 0", "timeout_s")
     for name, value in (

@@ -29,7 +29,7 @@ from pyromq.client.consuming.strategies import Strategy, average
 from pyromq.client.options import ClientOptions, Credentials, parse_name_servers
 from pyromq.client.received import ReceivedMessage
 from pyromq.client.session import Session
-from pyromq.errors import ClientClosed, ConfigError, TopicNotFound
+from pyromq.errors import ClientClosed, ClientError, ConfigError, TopicNotFound
 from pyromq.filters.subscription import SQL92, TAG, Subscription, build
 from pyromq.model.queue import MessageQueue
 
@@ -119,6 +119,7 @@ class PullConsumer:
         member, self._member = self._member, None
         if member is None:
             return
+        self._polled.wake()
         try:
             member.stop_fetching()
             await member.leave()
@@ -130,7 +131,8 @@ class PullConsumer:
     async def subscribe(self, topic: str, *, tags: str | None = None, sql: str | None = None) -> None:
         """Share the queues of a topic with the group; one that is not there yet is waited for.
 
-        All members of a group must subscribe to the same. Raises ConfigError, FilterSyntaxError.
+        All members of a group must subscribe to the same. Raises ConfigError, FilterSyntaxError; NoPermission when no
+        broker accepts this client's keys.
         """
         member = self._running()
         if member.is_assigned:
@@ -141,17 +143,22 @@ class PullConsumer:
         with contextlib.suppress(TopicNotFound):
             await self._session.routes.of(topic)
         await self._session.heartbeat()
+        self._session.check_welcome()
         await member.look([topic])
         member.look_soon()
         await member.placed(self._session.options.call_timeout_s)
 
     async def assign(self, queues: Iterable[MessageQueue], *, tags: str | None = None, sql: str | None = None) -> None:
-        """Read exactly these queues, and no others. Use a group that nobody subscribes with. Raises TopicNotFound."""
+        """Read exactly these queues, and no others. Use a group that nobody subscribes with.
+
+        Raises TopicNotFound; NoPermission when no broker accepts this client's keys.
+        """
         member, wanted = self._running(), tuple(queues)
         for topic in sorted({queue.topic for queue in wanted}):
             await self._session.routes.of(topic)
         member.assign(wanted, lambda topic: self._subscription(topic, tags, sql))
         await self._session.heartbeat()
+        self._session.check_welcome()
         await member.placed(self._session.options.call_timeout_s)
 
     def unsubscribe(self, topic: str) -> None:
@@ -180,14 +187,22 @@ class PullConsumer:
         """What has come, at most so many. When there is nothing it waits, and is empty when the time is up; None waits
         for ever.
 
-        What the last call gave counts as handled now.
+        What the last call gave counts as handled now, so one task polls at a time. Raises ClientClosed when the
+        consumer is stopped meanwhile.
         """
         self._running()
+        if max_messages < 1:
+            raise ConfigError("a poll is for 1 message at least", "max_messages")
+        if self._polled.is_waited_for:
+            raise ClientError(
+                "another task waits in poll() of this consumer: what it is given would not be counted right"
+            )
         self._polled.acknowledge()
         messages = self._polled.take(max_messages)
         while not messages:
             before = self._session.clock.monotonic()
             await self._polled.wait(timeout_s)
+            self._running()
             messages = self._polled.take(max_messages)
             if timeout_s is not None:
                 timeout_s -= self._session.clock.monotonic() - before
@@ -196,9 +211,12 @@ class PullConsumer:
         return messages
 
     async def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
-        while True:
-            for message in await self.poll(1, None):
-                yield message
+        """Until the consumer is stopped."""
+        self._running()
+        while self._member is not None:
+            with contextlib.suppress(ClientClosed):
+                for message in await self.poll(1, None):
+                    yield message
 
     async def commit(self) -> None:
         """All that was polled is handled: tell the brokers."""

@@ -38,6 +38,7 @@ from pyromq.client.consuming.settings import ConsumerSettings, RetryDelay
 from pyromq.client.consuming.starting_point import ConsumeFrom, Start, checked
 from pyromq.client.consuming.statistics import ConsumerStatistics, queue_statistics
 from pyromq.client.consuming.strategies import Strategy, average
+from pyromq.client.consuming.tracing import ConsumerTrace
 from pyromq.client.consuming.workers import Workers
 from pyromq.client.hooks import Hook, Hooks
 from pyromq.client.options import ClientOptions, Credentials, parse_name_servers
@@ -69,7 +70,7 @@ class PushConsumer:
         ordered: bool = False,
         broadcast: bool = False,
         consume_from: Start = ConsumeFrom.LAST,
-        max_attempts: int = 16,
+        max_attempts: int | None = None,
         retry_delay: RetryDelay = 0,
         pause_s: float = 1.0,
         fetch_messages: int = 1024,
@@ -81,8 +82,10 @@ class PushConsumer:
         stop_grace_s: float = 10.0,
         offsets_dir: str | PathLike[str] | None = None,
         hooks: Iterable[Hook] = (),
+        trace: bool = False,
     ) -> None:
-        """`ConsumerSettings` says what each setting means. Raises ConfigError."""
+        """`ConsumerSettings` says what each setting means; `trace` writes RocketMQ's message trace. Raises
+        ConfigError."""
         self.settings = ConsumerSettings(
             group=group,
             strategy=strategy,
@@ -104,13 +107,16 @@ class PushConsumer:
         )
         self._name_servers = parse_name_servers(name_servers)
         self._session = Session(self._name_servers, tls=tls, credentials=credentials, options=options)
-        self._hooks = Hooks(hooks)
+        self._trace = ConsumerTrace(self._name_servers, tls, credentials, options) if trace else None
+        self._hooks = Hooks([*hooks, self._trace.hook] if self._trace else hooks)
         self._subscriptions: dict[str, Subscription] = {}
         self._listeners = Listeners()
         self._threads: ThreadPoolExecutor | None = None
         #: None before the start and after the stop.
         self._member: Member | None = None
         self._handling: Workers | OrderedHandling | None = None
+        #: Set when the stop is over.
+        self._is_over = asyncio.Event()
 
     @property
     def group(self) -> str:
@@ -194,12 +200,16 @@ class PushConsumer:
         await self.stop()
 
     async def start(self) -> None:
-        """Join the group; from now on handlers are called. Raises Unreachable when no name server answers."""
+        """Join the group; from now on handlers are called.
+
+        Raises Unreachable when no name server answers, NoPermission when no broker accepts this client's keys.
+        """
         if self._member is not None:
             raise ClientClosed("this consumer is running already")
         if not self._subscriptions:
             raise ConfigError("this consumer has no handler: give it one with `@consumer.on(topic)`")
         self._session.start()
+        self._is_over = asyncio.Event()
         member = self._member = Member(self._session, self.settings, self._arrived)
         member.subscriptions.update(self._subscriptions)
         if not self.settings.broadcast:
@@ -208,6 +218,9 @@ class PushConsumer:
         self._handling = self._new_handling(member)
         Questions(member, self._name_servers, self._handle_directly).listen()
         try:
+            if self._trace is not None:
+                await self._trace.start()
+                self._session.spawn(self._trace.hook.run())
             self._handling.start()
             await member.join()
         except BaseException:
@@ -230,7 +243,7 @@ class PushConsumer:
         await self._listeners.of(message.topic).handle(message)
 
     async def stop(self) -> None:
-        """Let handlers end, tell the progress, leave the group. Stopping twice is fine.
+        """Let handlers end, tell the progress, leave the group. Whoever stops it a second time waits for the same end.
 
         A handler that wants the end makes a task of this: it cannot wait for itself.
         """
@@ -238,19 +251,30 @@ class PushConsumer:
             raise ClientError("a handler cannot wait for its own end: use asyncio.create_task(consumer.stop())")
         member, self._member = self._member, None
         if member is None or self._handling is None:
+            if self._handling is not None:
+                await self._is_over.wait()
             return
         try:
             member.stop_fetching()
             await self._handling.stop()
             await member.leave()
         finally:
+            await self._close()
+
+    async def _close(self) -> None:
+        try:
             await self._session.close()
+            if self._trace is not None:
+                await self._trace.stop()
+        finally:
             if self._threads is not None:
                 self._threads.shutdown(wait=False, cancel_futures=True)
                 self._threads = None
+            self._is_over.set()
 
     async def run(self) -> None:
-        """Start, and go on until cancelled; or until Ctrl-C or SIGTERM, where the program's main thread runs this."""
+        """Start, and go on until stopped or cancelled; or until Ctrl-C or SIGTERM, where the program's main thread runs
+        this."""
         ended = asyncio.Event()
         loop = asyncio.get_running_loop()
         signals = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
@@ -258,7 +282,7 @@ class PushConsumer:
             loop.add_signal_handler(one, ended.set)
         try:
             async with self:
-                await ended.wait()
+                await _first_of(ended, self._is_over)
         finally:
             for one in signals:
                 loop.remove_signal_handler(one)
@@ -309,3 +333,12 @@ class PushConsumer:
         if self._member is None:
             raise ClientClosed("this consumer is not running: use it within `async with`, or start it first")
         return self._member
+
+
+async def _first_of(*events: asyncio.Event) -> None:
+    waiting = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for one in waiting:
+            one.cancel()

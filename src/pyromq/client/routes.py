@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 
-from pyromq.errors import CallFailed, NotJson, TopicNotFound, Unreachable, WrongShape
+from pyromq.errors import CallFailed, NotJson, PyroMQError, TlsFailed, TopicNotFound, Unreachable, WrongShape
 from pyromq.model.names import DEFAULT_TOPIC
 from pyromq.model.queue import MessageQueue
 from pyromq.model.topic import Permission
@@ -25,6 +25,10 @@ log = logging.getLogger("pyromq.client")
 MASTER = 0
 #: What RocketMQ's own clients ask for.
 NEW_QUEUES = 4
+#: A topic that was not there so many times is gone; its last route serves until then.
+GONE_ROUNDS = 3
+#: Of one topic, on all brokers: a route with more is a mistake, and would take all memory.
+MAX_QUEUES = 100_000
 
 Ask = Callable[[str, Request], Awaitable[Command]]
 
@@ -37,6 +41,8 @@ class Routes:
         self._ask = ask
         self._known: dict[str, TopicRoute] = {}
         self._asking: dict[str, asyncio.Task[TopicRoute]] = {}
+        #: How many times in a row nobody knew a topic that is known here.
+        self._missed: dict[str, int] = {}
         #: Addresses by broker name and id, from all routes; a broker that vanished from them stays until it is back.
         self._brokers: dict[str, Mapping[int, str]] = {}
         #: Called with a topic whose queues or brokers are others than before.
@@ -61,35 +67,42 @@ class Routes:
         if not asking.cancelled():
             asking.exception()  # looked at, even when whoever waited for it is gone
 
-    def forget(self, topic: str) -> None:
-        """The next one who needs it asks."""
-        self._known.pop(topic, None)
-
     async def refresh_all(self) -> None:
         """Ask for everything that is known. What cannot be had now is kept."""
         for topic in tuple(self._known):
             try:
                 await self.refresh(topic)
             except TopicNotFound:
-                log.info("the topic %s is gone", topic)
-                self.forget(topic)
-            except Unreachable as error:
+                self._missed_once_more(topic)
+            except PyroMQError as error:
                 log.warning("routes are not up to date: %s", error)
                 return
 
+    def _missed_once_more(self, topic: str) -> None:
+        """It was deleted; or a name server has just been started, and brokers have not told it everything yet."""
+        self._missed[topic] = self._missed.get(topic, 0) + 1
+        if self._missed[topic] < GONE_ROUNDS:
+            return
+        log.info("the topic %s is gone", topic)
+        del self._missed[topic], self._known[topic]
+        self._changed(topic)
+
     async def call_name_server(self, request: Request) -> Command:
         """The answer of the first name server that gives one. Raises Unreachable, or what the answer says."""
-        problems = []
+        problems: list[CallFailed] = []
         for address in tuple(self._name_servers):
             try:
                 answer = await self._ask(address, request)
             except CallFailed as error:
-                problems.append(str(error))
+                problems.append(error)
                 if self._name_servers[0] == address:  # not when somebody else has moved it already
                     self._name_servers.append(self._name_servers.pop(0))
                 continue
             return answer
-        raise Unreachable(f"no name server answers: {'; '.join(problems)}. Is it running? `pyromq up` starts one")
+        told = "; ".join(map(str, problems))
+        if problems and all(isinstance(one, TlsFailed) for one in problems):
+            raise TlsFailed(told)
+        raise Unreachable(f"no name server answers: {told}. Is it running? `pyromq up` starts one")
 
     async def _fetch(self, topic: str) -> TopicRoute:
         try:
@@ -100,6 +113,10 @@ class Routes:
             route = TopicRoute.decode(answer.body)
         except (NotJson, WrongShape) as error:
             raise Unreachable(f"a name server sent a route of {topic!r} that cannot be read: {error}") from None
+        if (count := _queue_count(route)) > MAX_QUEUES:
+            raise Unreachable(
+                f"a name server sent a route of {topic!r} with {count} queues; {MAX_QUEUES} are the limit"
+            )
         self._learn(topic, route)
         return route
 
@@ -108,9 +125,13 @@ class Routes:
             if broker.addresses:
                 self._brokers[broker.name] = broker.addresses
         before, self._known[topic] = self._known.get(topic), route
+        self._missed.pop(topic, None)
         if before is not None and before != route:
-            for notice in self.on_change:
-                notice(topic)
+            self._changed(topic)
+
+    def _changed(self, topic: str) -> None:
+        for notice in self.on_change:
+            notice(topic)
 
     # --- what a route says -------------------------------------------------------------------------------------------
 
@@ -180,10 +201,21 @@ def readable_queues(topic: str, route: TopicRoute) -> tuple[MessageQueue, ...]:
 
 
 def _ordered_queues(topic: str, order_conf: str) -> tuple[MessageQueue, ...]:
-    """The queues in `broker:number;broker:number`. What is no such entry is left out."""
-    found = []
+    return tuple(
+        MessageQueue(topic, broker_name, number)
+        for broker_name, count in _order_entries(order_conf)
+        for number in range(count)
+    )
+
+
+def _order_entries(order_conf: str) -> Iterator[tuple[str, int]]:
+    """What stands in `broker:number;broker:number`. What is no such entry is left out."""
     for entry in order_conf.split(";"):
         broker_name, _, count = entry.partition(":")
-        if broker_name and count.isascii() and count.isdigit():
-            found += [MessageQueue(topic, broker_name, number) for number in range(int(count))]
-    return tuple(found)
+        if broker_name and count.isascii() and count.isdigit() and len(count) <= 12:
+            yield broker_name, int(count)
+
+
+def _queue_count(route: TopicRoute) -> int:
+    plain = sum(max(queues.read_queues, queues.write_queues) for queues in route.queues)
+    return max(plain, sum(count for _, count in _order_entries(route.order_conf or "")))

@@ -9,11 +9,13 @@ Every task that runs beside belongs to the session: it ends with it, and one tha
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import os
 import socket
 import ssl
+import weakref
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from functools import partial
 from typing import Any, Self
@@ -23,7 +25,7 @@ from pyromq.client.answers import error_of
 from pyromq.client.options import ClientOptions, parse_name_servers, tls_context
 from pyromq.client.routes import MASTER, Routes
 from pyromq.config import LimitsConfig
-from pyromq.errors import CallFailed, ClientClosed, PyroMQError
+from pyromq.errors import CallFailed, ClientClosed, NoPermission, PyroMQError
 from pyromq.net.client import Client
 from pyromq.net.connection import Connection
 from pyromq.net.service import Handler, Service
@@ -36,12 +38,16 @@ log = logging.getLogger("pyromq.client")
 
 #: How long a stop waits for brokers to hear that this client is gone.
 GOODBYE_SECONDS = 1.0
+#: How long it waits for tasks that were cancelled: handlers may do what they like with that.
+END_SECONDS = 2.0
 
 #: A client goes on reading answers however many of its requests wait to leave: a server that does the same would else
 #: wait for it for ever. How much may wait is limited where messages are sent.
 _LIMITS = LimitsConfig(max_unsent_bytes_per_connection=1 << 40, max_unsent_bytes=1 << 40)
 
 _instances = itertools.count(1)
+#: All of this process, for the moment when it becomes two.
+_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
 class Session:
@@ -58,6 +64,7 @@ class Session:
         self.options = options or ClientOptions()
         self.clock = self.options.clock
         self.client_id = self.options.client_id or _new_client_id(self.clock.now_ms())
+        _sessions.add(self)
         self._addresses = parse_name_servers(name_servers)
         self._tls = tls_context(tls)
         self._sign = None if credentials is None else partial(sign, credentials=credentials)
@@ -66,12 +73,16 @@ class Session:
         self._tasks: set[asyncio.Task[Any]] = set()
         #: On which connection each broker has heard of this client; None for one that could not be reached.
         self._heard: dict[str, Connection | None] = {}
+        #: The brokers that did not want to hear of this client when they were told last, and why.
+        self._unwelcome: dict[str, NoPermission] = {}
         #: Addresses that are asked at the moment whether they are there.
         self._doubted: set[str] = set()
         self.routes = Routes(self._addresses, self.ask)
         #: What heartbeats say: the groups this client is in.
         self.producer_groups: set[str] = set()
         self.consumers: dict[str, Callable[[], ConsumerData]] = {}
+        #: What brokers should hear before the goodbye, also when an end is cut short. Nothing runs beside any more.
+        self.last_words: list[Callable[[], Awaitable[None]]] = []
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -108,11 +119,24 @@ class Session:
         for task in tasks:
             task.cancel()
         try:
-            await asyncio.gather(*tasks, return_exceptions=True)
+            if tasks:
+                await asyncio.wait(tasks, timeout=END_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(GOODBYE_SECONDS):
+                    await asyncio.gather(*(say() for say in self.last_words))
             await self._say_goodbye()
         finally:  # also when nobody has the time for goodbyes: brokers see that the connection is gone
+            self.last_words.clear()
             self._client = None
             await client.close(grace_s=0.2)
+
+    def leave_to_parent(self) -> None:
+        """This process was forked from another one: connections and tasks are the other one's, and the name too."""
+        self._client = None
+        self._tasks.clear()
+        self._heard.clear()
+        if self.options.client_id is None:
+            self.client_id = _new_client_id(self.clock.now_ms())
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run something beside, for as long as the session lasts."""
@@ -130,7 +154,10 @@ class Session:
     async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
         while True:
             await asyncio.sleep(seconds)
-            await work()
+            try:
+                await work()
+            except Exception:  # it must go on: brokers forget a client that is silent, and routes grow old
+                log.exception("the client %s failed at what it does now and then", self.client_id)
 
     # --- asking ------------------------------------------------------------------------------------------------------
 
@@ -213,9 +240,18 @@ class Session:
             await self.ask(address, Heartbeat(body=body))
         except PyroMQError as error:
             self._heard[address] = None
+            if isinstance(error, NoPermission):
+                self._unwelcome[address] = error
             log.warning("the heartbeat to %s failed: %s", address, error)
         else:
             self._heard[address] = connection
+            self._unwelcome.pop(address, None)
+
+    def check_welcome(self) -> None:
+        """Raise NoPermission when all known brokers refuse this client: its keys are wrong, and waiting is no help."""
+        listeners = self._listeners()
+        if listeners and all(address in self._unwelcome for address in listeners):
+            raise self._unwelcome[listeners[0]]
 
     async def introduce(self) -> None:
         """Have every known broker hear of this client before it needs to ask it something: what it brings replies and
@@ -242,6 +278,14 @@ class Session:
             await self.ask(address, farewell, GOODBYE_SECONDS)
         except (PyroMQError, CallFailed) as error:
             log.debug("%s did not hear that we are gone: %s", address, error)
+
+
+def _forked() -> None:
+    for session in tuple(_sessions):
+        session.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def _new_client_id(now_ms: int) -> str:

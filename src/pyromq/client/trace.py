@@ -40,6 +40,8 @@ MAX_LINES = 100
 MAX_CHARACTERS = 128_000
 #: For so long lines wait for others.
 LINGER_SECONDS = 0.5
+#: How long the end of a client waits for its traces.
+FINISH_SECONDS = 3.0
 
 
 class MessageKind(IntEnum):
@@ -108,7 +110,8 @@ def after_line(
 def joined(lines: list[Line], topic: str = TRACE_TOPIC) -> Message:
     """A message of the trace topic."""
     keys = dict.fromkeys(key for line in lines for key in line.keys)
-    return Message(topic, "".join(line.text for line in lines), keys=tuple(keys))
+    text = "".join(line.text for line in lines)
+    return Message(topic, text.encode("utf-8", "replace"), keys=tuple(keys))
 
 
 class MessageTrace(Hook):
@@ -173,6 +176,14 @@ class MessageTrace(Hook):
                 await asyncio.sleep(LINGER_SECONDS)
             self._wake.clear()
             await self.flush()
+
+    async def finish(self) -> None:
+        """Send what waits, as far as a moment is enough for it."""
+        try:
+            async with asyncio.timeout(FINISH_SECONDS):
+                await self.flush()
+        except TimeoutError:
+            log.warning("%d lines of the message trace were not sent in time", len(self._waiting))
 
     async def flush(self) -> None:
         while self._waiting:

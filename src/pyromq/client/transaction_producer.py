@@ -139,17 +139,17 @@ class TransactionProducer(Producer):
         address = self._session.routes.address(receipt.queue.broker_name)
         if address is None:
             return
-        _, position = decode_message_id(receipt.offset_message_id)
-        request = EndTransaction(
-            topic=message.topic,
-            producer_group=self.group,
-            half_offset=receipt.queue_offset,
-            half_position=position,
-            decision=decision.value,
-            message_id=receipt.message_id,
-            transaction_id=receipt.transaction_id,
-        )
         try:
+            _, position = decode_message_id(receipt.offset_message_id)
+            request = EndTransaction(
+                topic=message.topic,
+                producer_group=self.group,
+                half_offset=receipt.queue_offset,
+                half_position=position,
+                decision=decision.value,
+                message_id=receipt.message_id,
+                transaction_id=receipt.transaction_id,
+            )
             await self._session.tell(address, request)
         except PyroMQError as error:
             log.warning("%s was not told the end of the transaction %s: %s", address, receipt.message_id, error)

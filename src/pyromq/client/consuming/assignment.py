@@ -42,6 +42,8 @@ class Assignment:
         self.missing: set[str] = set()
         #: Topics that were made while this consumer was waiting for them: it wants all of them.
         self.late: set[str] = set()
+        #: Topics whose trouble is in the log already.
+        self._troubled: set[str] = set()
 
     async def share_of(self, topic: str) -> Share | None:
         """None: it cannot be told now, and what is ours stays ours."""
@@ -74,8 +76,11 @@ class Assignment:
                 members = await self._members(queues)
             mine = self._settings.strategy(client_id, members, queues) if queues else []
         except PyroMQError as error:
-            log.warning("the queues of %s are not shared out anew: %s", topic, error)
+            level = logging.DEBUG if topic in self._troubled else logging.WARNING
+            self._troubled.add(topic)
+            log.log(level, "the queues of %s are not shared out anew: %s", topic, error)
             return None
+        self._troubled.discard(topic)
         return Share(frozenset(mine), has_others=members != [client_id])
 
     async def _members(self, queues: Sequence[MessageQueue]) -> list[str]:

@@ -31,6 +31,7 @@ from pyromq.errors import (
 from pyromq.filters.subscription import SQL92, Subscription
 from pyromq.filters.tags import TagFilter
 from pyromq.model.queue import MessageQueue
+from pyromq.net.connection import Connection
 from pyromq.wire.codes import ResponseCode
 from pyromq.wire.command import Command
 from pyromq.wire.fields import read_fields
@@ -100,10 +101,14 @@ class Lane:
         self.placed = asyncio.Event()
         #: The progress that the group's brokers or file were told of; None: nothing yet.
         self.committed: int | None = None
+        #: What others had told of this queue: only more than that is told, or the group's progress would go back.
+        self.reached: int | None = None
         self.is_paused = False
         self.lock_state = LockState.NOT_YET if fetching.settings.needs_locks else LockState.NOT_NEEDED
         #: When the lock was renewed last, by the clock that only grows.
         self.locked_at = 0.0
+        #: The connection that it was renewed on.
+        self.locked_on: Connection | None = None
         #: Where order matters: a message is being handled.
         self.is_busy = False
         #: It is being handed over: nothing new is begun.
@@ -138,7 +143,7 @@ class Lane:
         """Go on from another place. What is being handled ends, and does not count."""
         self.generation += 1
         self.process_queue.seek(offset)
-        self.committed = None
+        self.committed = self.reached = None
         self.placed.set()
         self._give_up_fetch()
         self.stir()
@@ -149,8 +154,16 @@ class Lane:
 
     @property
     def committable(self) -> int | None:
-        """The progress that may be told; None while it is not known where to begin."""
+        """How far this queue is handled; None while it is not known where to begin."""
         return self.process_queue.committable if self.is_placed else None
+
+    @property
+    def to_tell(self) -> int | None:
+        """The progress that may be told; None when there is none, or none of our own."""
+        committable = self.committable
+        if committable is None or (self.reached is not None and committable <= self.reached):
+            return None
+        return committable
 
     # --- the task ----------------------------------------------------------------------------------------------------
 
@@ -192,7 +205,7 @@ class Lane:
         if generation != self.generation or self.is_dropped or self.is_paused:
             return  # nobody wants it now; it is asked for again
         self._take(answer)
-        if answer.code != ResponseCode.SUCCESS and asked_for == self.process_queue.next_offset:
+        if asked_for == self.process_queue.next_offset:
             # A broker that cannot hold a fetch answers at once: then it is not asked without a pause.
             too_soon_s = FIRST_PAUSE_SECONDS - (self._session.clock.monotonic() - asked_at)
             if too_soon_s > 0:
@@ -208,7 +221,10 @@ class Lane:
 
     def _question(self) -> PullMessage:
         settings, subscription, fetching = self._fetching.settings, self.subscription, self._fetching
-        commit = fetching.tells_progress and self._broker_id == MASTER and not settings.broadcast
+        may_tell = fetching.tells_progress and self._broker_id == MASTER and not settings.broadcast
+        commit = self.to_tell if may_tell else None
+        if commit is not None:
+            self.committed = commit
         tells = fetching.tells_subscription
         return PullMessage(
             group=settings.group,
@@ -216,8 +232,8 @@ class Lane:
             queue_id=self.queue.queue_id,
             offset=self.process_queue.next_offset,
             max_messages=settings.fetch_messages,
-            flags=MAY_HOLD | (HAS_COMMIT if commit else 0) | (HAS_SUBSCRIPTION if tells else 0),
-            commit_offset=self._committing() if commit else 0,
+            flags=MAY_HOLD | (0 if commit is None else HAS_COMMIT) | (HAS_SUBSCRIPTION if tells else 0),
+            commit_offset=commit or 0,
             suspend_ms=int(settings.hold_s * 1000),
             subscription=subscription.expression if tells else None,
             subscription_version=subscription.version,
@@ -225,13 +241,11 @@ class Lane:
             max_bytes=min(settings.fetch_bytes, max(LEAST_FETCH_BYTES, fetching.allowance.bytes_each)),
         )
 
-    def _committing(self) -> int:
-        self.committed = self.process_queue.committable
-        return self.committed
-
     # --- what came ---------------------------------------------------------------------------------------------------
 
     def _take(self, answer: Command) -> None:
+        if "nextBeginOffset" not in answer.fields:
+            raise IllegalMessage("the answer to a fetch does not say where to go on")
         result = PullResult(**read_fields(PullResult, answer.fields))
         self.fetched_ms = self._session.clock.now_ms()
         self.end = result.max_offset
@@ -239,8 +253,10 @@ class Lane:
         if answer.code == ResponseCode.PULL_OFFSET_MOVED:
             self._moved(result)
             return
-        next_offset = max(result.next_offset, self.process_queue.next_offset)
-        messages = self._wanted(split_records(answer.body, self.queue))
+        messages = split_records(answer.body, self.queue)
+        behind = messages[-1].queue_offset + 1 if messages else 0
+        next_offset = max(result.next_offset, self.process_queue.next_offset, behind)
+        messages = self._wanted(messages)
         self.fetched += len(messages)
         run = self.process_queue.add(messages, next_offset, len(answer.body))
         if run is not None:
@@ -258,7 +274,11 @@ class Lane:
             self._fetching.settings.group, result.next_offset, self.queue.topic, self.queue.queue_id,
             self.queue.broker_name, self.process_queue.next_offset, result.min_offset, result.max_offset,
         )  # fmt: skip
-        self.seek(result.next_offset)
+        if result.next_offset >= self.process_queue.next_offset:
+            self.process_queue.add((), result.next_offset, 0)  # what was fetched before is handled, and counts
+        else:
+            # Not past anything that is not handled: what the broker lost may be here, but what it has comes again.
+            self.seek(min(result.next_offset, self.process_queue.committable))
 
     # --- what went wrong ---------------------------------------------------------------------------------------------
 

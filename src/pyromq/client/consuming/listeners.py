@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
+from concurrent.futures import CancelledError as FutureCancelled
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
@@ -45,9 +46,35 @@ def _is_async(handler: Handler) -> bool:
 
 
 async def _on_thread(handler: Handler, threads: Callable[[], Executor], what: Any) -> None:
-    result = await asyncio.get_running_loop().run_in_executor(threads(), handler, what)
+    try:
+        handling = asyncio.get_running_loop().run_in_executor(threads(), _carried, handler, what)
+    except (
+        RuntimeError
+    ):  # there are no threads any more, for the process ends: nothing may be begun, and nothing failed
+        await asyncio.Event().wait()
+        raise
+    result = await handling
     if inspect.isawaitable(result):  # a plain function that returns a coroutine
         await result
+
+
+def _carried(handler: Handler, what: Any) -> Any:
+    """Call it, in its thread. What no future can carry to the loop, or what would end the loop, is told in other words.
+
+    `sys.exit()` in a thread ends that thread only, everywhere in Python.
+    """
+    try:
+        return handler(what)
+    except (StopIteration, FutureCancelled, SystemExit, KeyboardInterrupt) as error:
+        raise RuntimeError(f"the handler raised {type(error).__name__}") from error
+
+
+def is_its_own(error: BaseException) -> bool:
+    """Whether the handler failed: not when whoever runs it is being ended, or the whole program is."""
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()  # a handler may well wait for something that others cancelled
+        return task is not None and not task.cancelling()
+    return not isinstance(error, GeneratorExit | KeyboardInterrupt | SystemExit)
 
 
 async def _hooked(call: Callable[[Any], Awaitable[object]], hooks: Hooks, group: str, clock: Clock, what: Any) -> None:

@@ -39,6 +39,8 @@ AGAIN_SECONDS = 1.0
 #: How long handlers may take when their queue is given away, and how long the next owner waits.
 HAND_OVER_SECONDS = 0.3
 TAKE_OVER_SECONDS = 0.5
+#: How long the end waits for queues that are being given away.
+FAREWELL_SECONDS = 5.0
 #: How long after trouble with a broker all members have told it of themselves.
 CALM_SECONDS = 3.0
 #: The pause before it is asked again where to begin.
@@ -84,6 +86,9 @@ class Member:
         self._looking = asyncio.Lock()
         #: Queues that somebody chose by hand: then they are not shared out.
         self._assigned: frozenset[MessageQueue] | None = None
+        #: What was paused and resumed by hand, the last one last: a topic, a queue, or None for all. Queues that come
+        #: later are not left out.
+        self._pauses: dict[str | MessageQueue | None, bool] = {}
         #: What runs beside for as long as this member is in the group.
         self._services: list[asyncio.Task[Any]] = []
         self.on_lanes_changed: list[Callable[[], None]] = []
@@ -99,9 +104,10 @@ class Member:
     async def join(self) -> None:
         """Tell the brokers, and take what is ours: whatever is sent from now on is heard.
 
-        Raises Unreachable when no name server answers.
+        Raises Unreachable when no name server answers, NoPermission when no broker wants this client.
         """
         self.session.consumers[self.settings.group] = self.describe
+        self.session.last_words.append(self._last_words)
         self.session.on(NotifyMembersChanged, self._members_changed)
         self.session.routes.on_change.append(self._route_changed)
         for topic in tuple(self.subscriptions):
@@ -110,6 +116,7 @@ class Member:
             except TopicNotFound:
                 log.debug("%s is not there yet", topic)
         await self.session.heartbeat()
+        self.session.check_welcome()
         await self.look()
         self._services = [self.session.spawn(self._look_forever()), self.session.spawn(self._commit_forever())]
         if self.settings.needs_locks:
@@ -231,10 +238,18 @@ class Member:
 
     def pause(self, what: str | Collection[MessageQueue] | None, *, is_paused: bool) -> None:
         """Fetch no more of a topic, of some queues, or of all; or go on."""
+        if what is None:
+            self._pauses.clear()
+        for one in (what,) if what is None or isinstance(what, str) else tuple(what):
+            self._pauses.pop(one, None)
+            self._pauses[one] = is_paused
         for queue, lane in self.lanes.items():
-            if what is None or (queue.topic == what if isinstance(what, str) else queue in what):
-                lane.is_paused = is_paused
-                lane.stir()
+            lane.is_paused = self._is_paused(queue)
+            lane.stir()
+
+    def _is_paused(self, queue: MessageQueue) -> bool:
+        said = [is_paused for what, is_paused in self._pauses.items() if what in (None, queue.topic, queue)]
+        return bool(said) and said[-1]
 
     def drop_topic(self, topic: str) -> None:
         """Nobody wants it any more."""
@@ -247,6 +262,7 @@ class Member:
 
     def _take(self, queue: MessageQueue, wait_s: float) -> None:
         lane = self.lanes[queue] = Lane(self._fetching, self.subscriptions[queue.topic], queue)
+        lane.is_paused = self._is_paused(queue)
         self._tasks[queue] = self.session.spawn(self._tend(lane, wait_s))
 
     async def _tend(self, lane: Lane, wait_s: float) -> None:
@@ -269,20 +285,21 @@ class Member:
         """Find out where the group is in this queue, and go on there. False: it cannot be told now."""
         generation = lane.generation
         try:
-            offset = await self._progress.read(lane.queue)
+            offset = stored = await self._progress.read(lane.queue)
             if offset is None:
                 is_late = lane.queue.topic in self._assignment.late
                 start = ConsumeFrom.FIRST if is_late else self.settings.consume_from
                 first = await first_offset(self.places, lane.queue, start)
                 # Once more: the first message of a new queue may have come between the two questions.
-                offset = await self._progress.read(lane.queue)
-                offset = first if offset is None else offset
+                stored = await self._progress.read(lane.queue)
+                offset = first if stored is None else stored
         except PyroMQError as error:
             log.warning("where to begin in %s/%d is not known: %s", lane.queue.topic, lane.queue.queue_id, error)
             return False
         known = lane.committable
-        if generation == lane.generation and (known is None or offset > known):
-            lane.seek(offset)  # else somebody chose a place meanwhile
+        if generation == lane.generation and (known is None or offset > known):  # else somebody chose a place meanwhile
+            lane.seek(offset)
+            lane.reached = stored or None
         return True
 
     async def placed(self, timeout_s: float) -> None:
@@ -346,7 +363,7 @@ class Member:
         await self._write([lane for lane in self.lanes.values() if lane.committable != lane.committed])
 
     async def _write(self, lanes: Iterable[Lane]) -> None:
-        offsets = {lane.queue: (lane, at) for lane in lanes if (at := lane.committable) is not None}
+        offsets = {lane.queue: (lane, at) for lane in lanes if (at := lane.to_tell) is not None}
         if not offsets:
             return
         written = await self._progress.write({queue: at for queue, (_, at) in offsets.items()})
@@ -375,15 +392,23 @@ class Member:
         for lane in self.lanes.values():
             self._stop_fetching(lane)
 
-    async def leave(self) -> None:
-        """Commit, and give back what is locked. Nothing that ends later counts."""
-        await asyncio.gather(*tuple(self._farewells), return_exceptions=True)
-        lanes = list(self.lanes.values())
+    async def _last_words(self) -> None:
+        """For an end that was cut short: else nobody could go on with queues that are locked for a minute."""
+        await self._let_go(self._lanes_to_lock())
+
+    async def _let_go(self, lanes: list[Lane]) -> None:
         if self._fetching.tells_progress:
             await self._write(lanes)
         for lane in lanes:
             lane.process_queue.drop()
-        await self.locks.give_back(lanes)
+        # A handler that will not end keeps its lock, until the broker takes it away.
+        await self.locks.give_back([lane for lane in lanes if not lane.is_busy])
+
+    async def leave(self) -> None:
+        """Commit, and give back what is locked. Nothing that ends later counts."""
+        if self._farewells:  # a handler that will not end may hold one up
+            await asyncio.wait(tuple(self._farewells), timeout=FAREWELL_SECONDS)
+        await self._let_go(list(self.lanes.values()))
         self.lanes.clear()
         for service in self._services:
             service.cancel()

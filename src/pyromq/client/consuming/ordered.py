@@ -1,8 +1,8 @@
 """Handling messages in the order of their queue: one at a time for each queue, and only while its lock is held.
 
-A message that fails is tried again in its place after a pause, and holds back those behind it; after the last attempt
-it goes to the dead letters and the queue goes on. Before every message the lock is looked at: one that may belong to
-another member by now stops the queue, and keeps the order.
+A message that fails is tried again in its place after a pause, and holds back those behind it, however often that is;
+with `max_attempts`, it goes to the dead letters after the last one and the queue goes on. Before every message the lock
+is looked at: one that may belong to another member by now stops the queue, and keeps the order.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+from pyromq.client.consuming.ending import let_end
 from pyromq.client.consuming.lane import Lane
-from pyromq.client.consuming.listeners import Listeners
+from pyromq.client.consuming.listeners import Listeners, is_its_own
 from pyromq.client.consuming.process_queue import Run
 from pyromq.client.consuming.queue_locks import QueueLocks
-from pyromq.client.consuming.sending_back import SendingBack
+from pyromq.client.consuming.sending_back import SendingBack, told
 from pyromq.client.consuming.settings import ConsumerSettings
 from pyromq.client.consuming.verdicts import DeadLetter
 from pyromq.client.received import ReceivedMessage
@@ -85,13 +86,7 @@ class OrderedHandling:
         tasks = [track.task for track in self._tracks.values() if track.task is not None]
         for track in self._tracks.values():
             track.stirred.set()
-        if tasks:
-            _, late = await asyncio.wait(tasks, timeout=self._settings.stop_grace_s)
-            for task in late:
-                task.cancel()
-            if late:
-                log.warning("%d handlers were cancelled: they did not end in time", len(late))
-                await asyncio.wait(late)
+        await let_end(tasks, self._settings.stop_grace_s)
 
     # --- one queue ---------------------------------------------------------------------------------------------------
 
@@ -126,7 +121,9 @@ class OrderedHandling:
         try:
             await handle(message)
             run.finish(index)
-        except Exception as error:  # noqa: BLE001  handlers are the program's own: anything is tried again
+        except BaseException as error:  # handlers are the program's own: anything is tried again
+            if not is_its_own(error):
+                raise
             if not await self._is_given_up(message, error):
                 return False
             run.finish(index)
@@ -135,19 +132,22 @@ class OrderedHandling:
             lane.handled_ms = self._session.clock.now_ms()
         return True
 
-    async def _is_given_up(self, message: ReceivedMessage, error: Exception) -> bool:
+    async def _is_given_up(self, message: ReceivedMessage, error: BaseException) -> bool:
         self.failed += 1
-        log.warning(
-            "%s of %s could not be handled (attempt %d)", message.message_id, message.topic, message.delivery_attempt,
-            exc_info=error,
-        )  # fmt: skip
-        if isinstance(error, DeadLetter) or message.delivery_attempt >= self._settings.max_attempts:
-            if self._settings.broadcast:
-                log.error("%s of %s is given up", message.message_id, message.topic)
+        log.warning("%s could not be handled", told(message), exc_info=error)
+        try:
+            if await self._is_over(message, error):
                 return True
-            if await self._sending_back.send_back(message, DeadLetter()):
-                return True
-        else:
-            message.reconsume_times += 1
+        except Exception:  # whatever it is, above all a record that is none: the queue's task must not end by it
+            log.exception("what becomes of %s is not known, and it is tried again", told(message))
         await asyncio.sleep(self._settings.pause_s)
         return False
+
+    async def _is_over(self, message: ReceivedMessage, error: BaseException) -> bool:
+        if not isinstance(error, DeadLetter) and message.delivery_attempt < self._settings.last_attempt:
+            message.reconsume_times += 1
+            return False
+        if self._settings.broadcast:
+            log.error("%s is given up", told(message))
+            return True
+        return await self._sending_back.send_back(message, DeadLetter())

@@ -31,6 +31,14 @@ class Polled:
 
     def arrived(self, lane: Lane, run: Run) -> None:
         self._ready.append(run)
+        self.wake()
+
+    @property
+    def is_waited_for(self) -> bool:
+        return self._waiting is not None
+
+    def wake(self) -> None:
+        """Whoever waits should look again: something has come, or nothing will come any more."""
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 

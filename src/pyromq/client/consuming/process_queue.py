@@ -41,13 +41,16 @@ class Allowance:
 class Run:
     """The messages of one fetch, in the order of their offsets."""
 
-    __slots__ = ("bytes", "done", "is_void", "left", "messages", "next_offset", "owner", "todo", "withdrawn")
+    __slots__ = (
+        "bytes", "done", "is_void", "last_offset", "left", "messages", "next_offset", "owner", "todo", "withdrawn",
+    )  # fmt: skip
 
     def __init__(self, owner: ProcessQueue, messages: Sequence[ReceivedMessage], next_offset: int, size: int) -> None:
         self.owner = owner
         self.messages = messages
         #: Where the fetch behind this one begins.
         self.next_offset = next_offset
+        self.last_offset = messages[-1].queue_offset
         self.bytes = size
         #: Not taken by anybody yet, each with its index. All who handle messages share it.
         self.todo: Iterator[tuple[int, ReceivedMessage]] = enumerate(messages)
@@ -65,14 +68,19 @@ class Run:
         self.done[index] = 1
         self.left -= 1
         if not self.left:
-            self.owner.settle()
+            self.settle()
 
     def finish_many(self, first: int, count: int) -> None:
         """The same for several that were taken one behind the other."""
         self.done[first : first + count] = b"\1" * count
         self.left -= count
         if not self.left:
-            self.owner.settle()
+            self.settle()
+
+    def settle(self) -> None:
+        """All are handled: they are let go, also while something before them takes long."""
+        self.messages, self.todo = (), iter(())
+        self.owner.settle()
 
     def again(self, index: int) -> None:
         """A message that was taken could not be handled: hand it out once more, before the others."""
@@ -124,7 +132,7 @@ class ProcessQueue:
         runs = self._runs
         while runs and not runs[0].left:
             run = runs.popleft()
-            self.handled += len(run.messages)
+            self.handled += len(run.done)
             self._handled_to = run.next_offset
         self.on_settled()
 
@@ -166,7 +174,7 @@ class ProcessQueue:
 
     def bounds(self) -> tuple[int, int] | None:
         """The lowest and the highest offset of what is not handled; None when there is nothing."""
-        return (self._runs[0].lowest(), self._runs[-1].messages[-1].queue_offset) if self._runs else None
+        return (self._runs[0].lowest(), self._runs[-1].last_offset) if self._runs else None
 
     # --- the end, or another beginning -------------------------------------------------------------------------------
 

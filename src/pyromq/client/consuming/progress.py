@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pyromq.client.consuming.places import Places
-from pyromq.errors import PyroMQError, WrongShape
+from pyromq.errors import PyroMQError, StoreError, WrongShape
 from pyromq.model.json_form import INT64, JsonObject, an_object
 from pyromq.model.queue import MessageQueue
 from pyromq.store.config_files import JsonFile
@@ -61,22 +61,32 @@ class FileProgress:
         self._disk = OsDisk(directory / "staging")
         self._file = JsonFile(self._disk, directory / f"{group}.json", _check)
         self._offsets: dict[MessageQueue, int] | None = None
+        #: The file is read and replaced as a whole: by one at a time.
+        self._turn = asyncio.Lock()
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """Raises CorruptFile when neither the file nor its copy can be read."""
-        if self._offsets is None:
-            loaded = await asyncio.to_thread(self._file.load)
-            self._offsets = {} if loaded is None else _check(loaded.value)
+        """Raises CorruptFile when neither the file nor its copy can be read, StoreError when the disk refuses."""
+        async with self._turn:
+            if self._offsets is None:
+                self._offsets = await self._load()
         return self._offsets.get(queue)
 
-    async def write(self, offsets: Mapping[MessageQueue, int]) -> set[MessageQueue]:
-        kept = {**(self._offsets or {}), **offsets}
+    async def _load(self) -> dict[MessageQueue, int]:
         try:
-            await asyncio.to_thread(self._save, kept)
+            loaded = await asyncio.to_thread(self._file.load)
         except OSError as error:
-            log.warning("the progress is not kept in %s yet: %s", self._file.path, error)
-            return set()
-        self._offsets = kept
+            raise StoreError(f"the progress in {self._file.path} cannot be read: {error}") from None
+        return {} if loaded is None else _check(loaded.value)
+
+    async def write(self, offsets: Mapping[MessageQueue, int]) -> set[MessageQueue]:
+        async with self._turn:
+            kept = {**(self._offsets or {}), **offsets}
+            try:
+                await asyncio.to_thread(self._save, kept)
+            except OSError as error:
+                log.warning("the progress is not kept in %s yet: %s", self._file.path, error)
+                return set()
+            self._offsets = kept
         return set(offsets)
 
     def _save(self, offsets: Mapping[MessageQueue, int]) -> None:

@@ -1,8 +1,8 @@
 """The locks of queues whose order matters: taken at the broker, renewed before they run out, given back at the end.
 
 Only the member that has the lock handles a queue's messages. One that could not renew it in time stops by itself, well
-before the broker would give the lock to another; when it has the lock again it looks first whether another member went
-on meanwhile.
+before the broker would give the lock to another; so does one whose connection to the broker broke, for the broker may
+have forgotten the lock. When it has the lock again it looks first whether another member went on meanwhile.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pyromq.client.consuming.lane import Lane, LockState
 from pyromq.client.consuming.places import Places
 from pyromq.client.session import Session
 from pyromq.errors import PyroMQError
+from pyromq.net.connection import Connection
 from pyromq.wire.bodies.locks import decode_locked, encode_lock_request
 from pyromq.wire.requests import LockQueues, UnlockQueues
 
@@ -66,6 +67,8 @@ class QueueLocks:
         if lane.lock_state is LockState.HELD and self._now() - lane.locked_at > EXPIRY_SECONDS:
             log.warning("the lock of %s/%d could not be renewed in time", lane.queue.topic, lane.queue.queue_id)
             self.want(lane)
+        elif lane.lock_state is LockState.HELD and not _is_open(lane.locked_on):
+            self.want(lane)  # a broker that was started again knows no locks, and gives them to whoever comes first
         return lane.lock_state is LockState.HELD
 
     def _now(self) -> float:
@@ -101,21 +104,24 @@ class QueueLocks:
     async def _lock_at_broker(self, lanes: Sequence[Lane]) -> None:
         asked_at = self._now()
         try:
-            request = LockQueues(body=self._body(lanes))
-            answer = await self._session.ask(self._places.address_of(lanes[0].queue), request)
+            address = self._places.address_of(lanes[0].queue)
+            answer = await self._session.ask(address, LockQueues(body=self._body(lanes)))
+            connection = self._session.connected(address)
             locked = decode_locked(answer.body)
         except PyroMQError as error:
             log.warning("the queues of %s were not locked: %s", lanes[0].queue.broker_name, error)
             return
         for lane in lanes:
             if lane.queue in locked:
-                await self._got(lane, asked_at)
+                await self._got(lane, asked_at, connection)
             elif lane.lock_state is LockState.HELD:
                 log.warning("another member has the lock of %s/%d now", lane.queue.topic, lane.queue.queue_id)
                 lane.lock_state = LockState.WANTED
 
-    async def _got(self, lane: Lane, asked_at: float) -> None:
-        lane.locked_at = asked_at
+    async def _got(self, lane: Lane, asked_at: float, connection: Connection | None) -> None:
+        if lane.lock_state is LockState.HELD and lane.locked_on is not connection:
+            lane.lock_state = LockState.WANTED  # another member may have had it since
+        lane.locked_at, lane.locked_on = asked_at, connection
         if lane.lock_state is LockState.WANTED and (lane.is_leaving or await self._place(lane)):
             lane.lock_state = LockState.HELD
             lane.stir()
@@ -133,3 +139,7 @@ class QueueLocks:
 
     def _body(self, lanes: Sequence[Lane]) -> bytes:
         return encode_lock_request(self._group, self._session.client_id, (lane.queue for lane in lanes))
+
+
+def _is_open(connection: Connection | None) -> bool:
+    return connection is not None and connection.is_open

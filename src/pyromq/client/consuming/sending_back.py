@@ -9,6 +9,7 @@ a message is finished only when a broker has taken it.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from pyromq.client.consuming.places import Places
 from pyromq.client.consuming.settings import ConsumerSettings
@@ -31,6 +32,16 @@ SEND_BACK_SECONDS = 5.0
 _PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
 
 
+def told(message: ReceivedMessage) -> str:
+    """A message for the log, whatever is in it: brokers send what others gave them."""
+    try:
+        text = f"{message.message_id} of {message.topic} (attempt {message.delivery_attempt})"
+    except PyroMQError:
+        queue = message.queue
+        return f"what is at {message.queue_offset} in {queue.topic}/{queue.queue_id} of {queue.broker_name}"
+    return text if text.isprintable() else ascii(text)
+
+
 class SendingBack:
     """Of one consumer."""
 
@@ -51,12 +62,19 @@ class SendingBack:
         return True
 
     def delay_level(self, message: ReceivedMessage, error: BaseException) -> int:
-        if isinstance(error, DeadLetter) or message.delivery_attempt >= self._settings.max_attempts:
+        if isinstance(error, DeadLetter) or message.delivery_attempt >= self._settings.last_attempt:
             return TO_DEAD_LETTERS
         if isinstance(error, RetryLater):
             return error.delay_level
         wanted = self._settings.retry_delay
-        return wanted(message) if callable(wanted) else wanted
+        return self._chosen(wanted, message) if callable(wanted) else wanted
+
+    def _chosen(self, choose: Callable[[ReceivedMessage], int], message: ReceivedMessage) -> int:
+        try:
+            return int(choose(message))
+        except Exception:  # the program's own function
+            log.exception("retry_delay failed for %s, which comes again as usual", told(message))
+            return 0
 
     async def _ask_its_broker(self, message: ReceivedMessage, level: int) -> None:
         request = SendBack(
@@ -65,7 +83,7 @@ class SendingBack:
             delay_level=level,
             origin_message_id=message.message_id,
             origin_topic=message.topic,
-            max_reconsume_times=self._settings.max_attempts - 1,
+            max_reconsume_times=self._settings.last_attempt - 1,
         )
         address = self._session.routes.address(message.queue.broker_name)
         if address is None:
@@ -87,7 +105,7 @@ class SendingBack:
         return True
 
     def _as_new(self, message: ReceivedMessage, level: int, queue_id: int) -> SendMessage:
-        limit = self._settings.max_attempts - 1
+        limit = self._settings.last_attempt - 1
         # One attempt more than there may be: then the broker keeps it as a dead letter.
         attempts = limit + 1 if level == TO_DEAD_LETTERS else message.reconsume_times + 1
         properties = dict(message.all_properties)

@@ -10,9 +10,14 @@ from pyromq.client.consuming.starting_point import ConsumeFrom
 from pyromq.client.consuming.strategies import Strategy, average
 from pyromq.client.received import ReceivedMessage
 from pyromq.errors import ConfigError
+from pyromq.model.names import check_group
 
 #: A delay level, or a function that chooses one for a message that failed. 0 leaves it to the broker.
 RetryDelay = int | Callable[[ReceivedMessage], int]
+
+#: Deliveries of a message, unless it is set otherwise.
+ATTEMPTS = 16
+NO_END = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +29,9 @@ class ConsumerSettings:
     concurrency: int = 20
     ordered: bool = False
     broadcast: bool = False
-    #: Deliveries in all; a message that failed the last one is a dead letter.
-    max_attempts: int = 16
+    #: Deliveries in all; a message that failed the last one is a dead letter. None: 16; where order matters there is no
+    #: end, as with RocketMQ's own clients, for what follows a message must not overtake it.
+    max_attempts: int | None = None
     retry_delay: RetryDelay = 0
     #: The pause before a message that failed is tried again where order matters, and where nobody else can be asked.
     pause_s: float = 1.0
@@ -46,12 +52,22 @@ class ConsumerSettings:
     def __post_init__(self) -> None:
         if not self.group.strip():
             raise ConfigError('no group is given: consumers that share their work have the same name, group="mailer"')
-        for name in ("concurrency", "max_attempts", "fetch_messages", "fetch_bytes", "max_buffered_messages"):
+        check_group(self.group)
+        if self.max_attempts is not None and self.max_attempts < 1:
+            raise ConfigError("max_attempts must be 1 at least", "max_attempts")
+        for name in ("concurrency", "fetch_messages", "fetch_bytes", "max_buffered_messages"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be 1 at least", name)
         for name in ("hold_s", "commit_every_s", "stop_grace_s", "pause_s", "max_buffered_bytes"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be above 0", name)
+
+    @property
+    def last_attempt(self) -> int:
+        """The number of the delivery after which there is no other."""
+        if self.max_attempts is not None:
+            return self.max_attempts
+        return NO_END if self.ordered else ATTEMPTS
 
     @property
     def needs_locks(self) -> bool:

@@ -14,10 +14,11 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+from pyromq.client.consuming.ending import let_end
 from pyromq.client.consuming.lane import Lane
-from pyromq.client.consuming.listeners import Listener, Listeners
+from pyromq.client.consuming.listeners import Listener, Listeners, is_its_own
 from pyromq.client.consuming.process_queue import Run
-from pyromq.client.consuming.sending_back import SendingBack
+from pyromq.client.consuming.sending_back import SendingBack, told
 from pyromq.client.consuming.settings import ConsumerSettings
 from pyromq.client.received import ReceivedMessage
 from pyromq.client.session import Session
@@ -73,13 +74,7 @@ class Workers:
             waiting = self._idle.popleft()
             if not waiting.done():
                 waiting.set_result(None)
-        if self._tasks:
-            _, late = await asyncio.wait(self._tasks, timeout=self._settings.stop_grace_s)
-            for task in late:
-                task.cancel()
-            if late:
-                log.warning("%d handlers were cancelled: they did not end in time", len(late))
-                await asyncio.wait(late)
+        await let_end(self._tasks, self._settings.stop_grace_s)
 
     # --- a worker ----------------------------------------------------------------------------------------------------
 
@@ -115,13 +110,15 @@ class Workers:
         for index, message in todo:
             try:
                 await handle(message)
-            except Exception as error:  # noqa: BLE001  handlers are the program's own: anything asks for redelivery
+            except BaseException as error:  # handlers are the program's own: anything asks for redelivery
+                if not is_its_own(error):
+                    raise
                 await self._failed(run, index, message, error)
             else:
                 done[index] = 1
                 run.left -= 1
                 if not run.left:
-                    run.owner.settle()
+                    run.settle()
             if not index & LOOK_MASK and now() > until:
                 await asyncio.sleep(0)
                 until = now() + SLICE_SECONDS
@@ -130,7 +127,9 @@ class Workers:
         while taken := list(islice(todo, listener.batch)):
             try:
                 await listener.call([message for _, message in taken])
-            except Exception as error:  # noqa: BLE001
+            except BaseException as error:
+                if not is_its_own(error):
+                    raise
                 for index, message in taken:
                     await self._failed(run, index, message, error)
             else:
@@ -140,30 +139,31 @@ class Workers:
 
     # --- what failed -------------------------------------------------------------------------------------------------
 
-    async def _failed(self, run: Run, index: int, message: ReceivedMessage, error: Exception) -> None:
+    async def _failed(self, run: Run, index: int, message: ReceivedMessage, error: BaseException) -> None:
         self.failed += 1
-        log.warning(
-            "%s of %s could not be handled (attempt %d)", message.message_id, message.topic, message.delivery_attempt,
-            exc_info=error,
-        )  # fmt: skip
+        log.warning("%s could not be handled", told(message), exc_info=error)
         if run.is_void or run.owner.is_dropped:
             return  # it is somebody else's now
-        if self._settings.broadcast:
-            is_over = await self._is_given_up(message)
-        else:
-            is_over = await self._sending_back.send_back(message, error)
-        if is_over:
+        if await self._is_over(message, error):
             run.finish(index)
         else:
             pause_s = self._settings.pause_s if self._settings.broadcast else AGAIN_SECONDS
             self._session.spawn(self._again(run, index, pause_s))
 
-    async def _is_given_up(self, message: ReceivedMessage) -> bool:
+    async def _is_over(self, message: ReceivedMessage, error: BaseException) -> bool:
+        """Whether nothing more is to be done for it here."""
+        try:
+            if self._settings.broadcast:
+                return self._is_given_up(message)
+            return await self._sending_back.send_back(message, error)
+        except Exception:  # whatever it is, above all a record that is none: a worker must not end by it
+            log.exception("what becomes of %s is not known, and it is tried again here", told(message))
+            return False
+
+    def _is_given_up(self, message: ReceivedMessage) -> bool:
         """No broker keeps retries for a consumer that gets every message: it is tried again here, not for ever."""
-        if message.delivery_attempt >= self._settings.max_attempts:
-            log.error(
-                "%s of %s is given up after %d attempts", message.message_id, message.topic, message.delivery_attempt
-            )
+        if message.delivery_attempt >= self._settings.last_attempt:
+            log.error("%s is given up", told(message))
             return True
         message.reconsume_times += 1
         return False

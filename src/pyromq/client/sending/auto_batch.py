@@ -53,6 +53,8 @@ class AutoBatch:
             gathering = self._open(place)
         elif not gathering.fits(size):
             self._send(place, gathering)
+        if not gathering:
+            gathering.since = self._loop.time()
         waiting: Waiting = self._new_waiting()
         self._bytes += size
         if gathering.add(entry, size, message_id, waiting):

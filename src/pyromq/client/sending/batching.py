@@ -49,12 +49,16 @@ class Gathered(Generic[Waiter]):
     message_ids: list[str]
     waiters: list[Waiter]
     size: int
+    #: When the first of them was handed over.
+    since: float
 
 
 class Gathering(Generic[Waiter]):
     """The messages of one topic and queue that wait. Decides; somebody else sends and keeps the time."""
 
-    __slots__ = ("_entries", "_ids", "_max_bytes", "_max_in_flight", "_max_messages", "_size", "_waiters", "in_flight")
+    __slots__ = (
+        "_entries", "_ids", "_max_bytes", "_max_in_flight", "_max_messages", "_size", "_waiters", "in_flight", "since",
+    )  # fmt: skip
 
     def __init__(self, options: BatchOptions) -> None:
         self._max_messages = options.max_messages
@@ -65,6 +69,8 @@ class Gathering(Generic[Waiter]):
         self._waiters: list[Waiter] = []
         self._size = 0
         self.in_flight = 0
+        #: When the first that waits was handed over; whoever keeps the time says so.
+        self.since = 0.0
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -87,7 +93,7 @@ class Gathering(Generic[Waiter]):
 
     def take(self) -> Gathered[Waiter]:
         """All that wait; they are under way now, until `in_flight` is counted down."""
-        taken = Gathered(self._entries, self._ids, self._waiters, self._size)
+        taken = Gathered(self._entries, self._ids, self._waiters, self._size, self.since)
         self._entries, self._ids, self._waiters, self._size = [], [], [], 0
         self.in_flight += 1
         return taken

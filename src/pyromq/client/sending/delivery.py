@@ -20,11 +20,11 @@ from pyromq.client.session import Session
 from pyromq.errors import (
     CallFailed,
     CallTimeout,
-    ClientClosed,
+    NoPermission,
     PyroMQError,
     SendFailed,
     SendUnknown,
-    TopicNotFound,
+    TlsFailed,
     Unreachable,
 )
 from pyromq.model.queue import MessageQueue
@@ -33,6 +33,10 @@ from pyromq.wire.command import Command
 
 #: Before the same broker is asked again; doubled each time.
 PAUSE_SECONDS = 0.02
+
+#: Bytes that may wait for the network before somebody who wants no answers has to wait; and how often it is looked.
+MAX_BACKLOG = 8 << 20
+BACKLOG_SECONDS = 0.005
 
 #: A queue for the next try, given the brokers that failed; something to wait for where the route is not known yet.
 Choose = Callable[[Sequence[str]], MessageQueue | Awaitable[MessageQueue]]
@@ -63,7 +67,11 @@ class _Trouble:
             )
         if not self.may_try_again:
             return self.errors[-1]  # it says what is wrong, and that no other try would help
-        return SendFailed(f"the message to {topic!r} is not stored, after {tries}: {last}", self.errors)
+        said = f"the message to {topic!r} is not stored, after {tries}: {last}"
+        for kind in (NoPermission, TlsFailed):  # somebody has to change a setting
+            if self.errors and all(isinstance(error, kind) for error in self.errors):
+                return kind(said)
+        return SendFailed(said, self.errors)
 
 
 class Delivery:
@@ -90,7 +98,8 @@ class Delivery:
     ) -> tuple[Command, MessageQueue]:
         """The answer, which says that the message is in a log, and the queue.
 
-        Raises SendFailed, SendUnknown; and what a broker says of a message that no other try would help.
+        Raises SendFailed, SendUnknown; NoPermission and TlsFailed when every try ended so; and what a broker says of a
+        message that no other try would help.
         """
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -130,8 +139,8 @@ class Delivery:
             trouble.add(_told(error), is_certain=not is_sent, may_try_again=True)
             if is_sent and isinstance(error, CallTimeout):
                 self._session.doubt(address)
-        except (ClientClosed, TopicNotFound) as error:
-            trouble.add(error, is_certain=True, may_try_again=False)
+        except PyroMQError as error:  # there is no queue to send it to; what an earlier try did stays as it was
+            trouble.add(error, is_certain=not is_sent, may_try_again=False)
         else:
             if answer.code in STATUS_OF_CODE:
                 self._backoff.answered(queue.broker_name, began, asyncio.get_running_loop().time() - began)
@@ -152,9 +161,11 @@ class Delivery:
             await asyncio.sleep(max(0.0, min(pause, left_s / 2)))
 
     async def tell(self, parcel: Parcel, queue: MessageQueue) -> None:
-        """Send and forget. Raises Unreachable."""
+        """Send and forget, but not faster than the network takes it. Raises Unreachable."""
         address, connection = self._connected(queue)
         connection = connection or await self._session.connect(address)
+        while connection.is_open and connection.backlog > MAX_BACKLOG:  # noqa: ASYNC110  an event would cost every send
+            await asyncio.sleep(BACKLOG_SECONDS)
         if self._signed:
             connection.tell(self._frames.request(parcel, queue.queue_id))
         else:

@@ -33,6 +33,9 @@ RETRYABLE = frozenset({
     ResponseCode.GO_AWAY,
 })  # fmt: skip
 
+#: What brokers say of a message for a given time that they do not take: nothing is stored, whatever the code is.
+_NOT_STORED = ("timerWheelEnable is false", "timer message is under flow control")
+
 #: They may come after the message was stored.
 UNCERTAIN = frozenset({
     ResponseCode.SYSTEM_ERROR,
@@ -52,7 +55,8 @@ class Refusal(NamedTuple):
 
 def refusal_of(answer: Command, address: str) -> Refusal:
     """For answers with a code that is none of `STATUS_OF_CODE`."""
-    return Refusal(error_of(answer, address), answer.code not in UNCERTAIN, answer.code in RETRYABLE)
+    is_certain = answer.code not in UNCERTAIN or any(said in (answer.reason or "") for said in _NOT_STORED)
+    return Refusal(error_of(answer, address), is_certain, answer.code in RETRYABLE)
 
 
 def receipt_of(answer: Command, queue: MessageQueue, message_id: str) -> SendReceipt:

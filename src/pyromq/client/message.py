@@ -71,8 +71,8 @@ class Message:
         self.properties = properties if properties is not None else {}
         self.sharding_key = sharding_key
         self.delay_level = delay_level
-        self.deliver_at = deliver_at.timestamp() if isinstance(deliver_at, datetime) else deliver_at
-        self.deliver_after = deliver_after.total_seconds() if isinstance(deliver_after, timedelta) else deliver_after
+        self.deliver_at = None if deliver_at is None else _seconds(deliver_at)
+        self.deliver_after = None if deliver_after is None else _seconds(deliver_after)
         self.user_flag = user_flag
 
     @property
@@ -106,6 +106,12 @@ def _as_bytes(body: object) -> bytes:
         return bytes(body)
     # bytes(5) would be five zeros.
     raise TypeError(f"the body of a message is bytes or text, not {type(body).__name__}: write it as JSON, for example")
+
+
+def _seconds(given: datetime | timedelta | float) -> float:
+    if isinstance(given, datetime):
+        return given.timestamp()
+    return given.total_seconds() if isinstance(given, timedelta) else given
 
 
 def wire_properties(message: Message, unique_id: str, extra: Mapping[str, str] = _NO_PROPERTIES) -> dict[str, str]:

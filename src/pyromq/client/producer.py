@@ -110,6 +110,7 @@ class Producer:
         self._auto_batch: AutoBatch | None = None
         self._trace = self._new_trace() if trace else None
         self._hooks = Hooks([*hooks, self._trace] if self._trace else hooks)
+        self._is_hooked = bool(self._hooks)
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -193,7 +194,7 @@ class Producer:
             message = Message(message, body, **fields)
         elif fields or body:
             raise TypeError("send() takes a Message, or a topic and a body with the fields of a Message, not both")
-        if self._hooks:
+        if self._is_hooked:
             return await self._send_hooked(message, queue, select, timeout_s)
         return await self._submit(message, queue, select, timeout_s)
 

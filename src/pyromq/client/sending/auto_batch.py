@@ -53,7 +53,7 @@ class AutoBatch:
             gathering = self._open(place)
         elif not gathering.fits(size):
             self._send(place, gathering)
-        if not gathering:
+        if not gathering.since:
             gathering.since = self._loop.time()
         waiting: Waiting = self._new_waiting()
         self._bytes += size

@@ -23,8 +23,8 @@ class BatchOptions:
     Producer("localhost:9876", group="clicks", auto_batch=BatchOptions(linger_s=0.005))
     """
 
-    #: A batch leaves when it has so many messages or bytes. The answer names each message: there is no gain in more.
-    max_messages: int = 512
+    #: A batch leaves when it has so many messages or bytes. With more, producer and broker wait for each other.
+    max_messages: int = 256
     max_bytes: int = 512 << 10
     #: So long a message waits for others at least, unless the batch is full before; 0: for the end of the loop's turn.
     linger_s: float = 0.0
@@ -69,7 +69,7 @@ class Gathering(Generic[Waiter]):
         self._waiters: list[Waiter] = []
         self._size = 0
         self.in_flight = 0
-        #: When the first that waits was handed over; whoever keeps the time says so.
+        #: When the first that waits was handed over, 0 while nobody waits; whoever keeps the time says so.
         self.since = 0.0
 
     def __len__(self) -> int:
@@ -94,6 +94,6 @@ class Gathering(Generic[Waiter]):
     def take(self) -> Gathered[Waiter]:
         """All that wait; they are under way now, until `in_flight` is counted down."""
         taken = Gathered(self._entries, self._ids, self._waiters, self._size, self.since)
-        self._entries, self._ids, self._waiters, self._size = [], [], [], 0
+        self._entries, self._ids, self._waiters, self._size, self.since = [], [], [], 0, 0.0
         self.in_flight += 1
         return taken

@@ -235,3 +235,24 @@ def test_polls_that_make_no_sense_are_refused() -> None:
                 await first
 
     asyncio.run(story())
+
+
+# --- two readers of one queue, for a moment --------------------------------------------------------------------------
+
+
+def test_who_is_behind_does_not_undo_what_another_has_told_but_may_go_back_on_purpose() -> None:
+    async def story() -> None:
+        broker, heard = FakeBroker(), Heard()
+        broker.store(*bodies(5))
+        async with broker.running(), consumer_of(broker, heard, hold_s=0.1, commit_every_s=60) as consumer:
+            await heard.until(5)
+            broker.committed = 8  # by another member, which has the queue too and is further
+            await consumer.commit()
+            assert broker.committed == 8
+            await consumer.seek(QUEUE, 3)
+            assert broker.committed == 3
+            await heard.until(7)
+            await consumer.commit()
+            assert broker.committed == 5
+
+    asyncio.run(story())

@@ -61,6 +61,12 @@ class Commands(FriendlyGroup):
             self.commands[cmd_name] = _load(cmd_name)
         return self.commands[cmd_name]
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in COMMANDS:  # what was meant is looked for among those that are loaded
+            for name in COMMANDS:
+                self.get_command(ctx, name)
+        return super().resolve_command(ctx, args)
+
 
 def _load(name: str) -> TyperCommand | TyperGroup:
     panel, module, attribute = COMMANDS[name]

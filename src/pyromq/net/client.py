@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 import ssl
 
 from pyromq.config import LimitsConfig
@@ -97,7 +99,7 @@ class Client:
                 raise Unreachable(f"{address} hung up at once ({error})") from None
             raise TlsFailed(f"{address} hung up when this client began with TLS: does it speak TLS?") from None
         except (OSError, ValueError, TimeoutError) as error:
-            raise Unreachable(f"nobody answers at {address} ({str(error) or 'no answer in time'})") from None
+            raise Unreachable(f"nobody answers at {address} ({_why(error)})") from None
         if self._is_closed:
             connection.abort()
             raise Unreachable(f"{address} is not called any more: this client is closed")
@@ -117,3 +119,11 @@ class Client:
                 task.cancel()
             for connection in open_ones:
                 connection.abort()
+
+
+def _why(error: BaseException) -> str:
+    """Without the addresses, which asyncio names again, and without the same reason for each address of a host."""
+    numbers = dict.fromkeys(re.findall(r"\[Errno (\d+)\]", str(error)))
+    if numbers:
+        return " and ".join(os.strerror(int(number)).lower() for number in numbers)
+    return getattr(error, "strerror", None) or str(error) or "no answer in time"

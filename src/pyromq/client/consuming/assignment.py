@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pyromq.client.consuming.settings import ConsumerSettings
 from pyromq.client.consuming.strategies import java_order
 from pyromq.client.session import Session
-from pyromq.errors import NotJson, PyroMQError, TopicNotFound, Unreachable
+from pyromq.errors import BrokerError, NotJson, PyroMQError, TopicNotFound, Unreachable
 from pyromq.model.lenient_json import loads
 from pyromq.model.queue import MessageQueue
 from pyromq.wire.requests import GetConsumerList
@@ -70,8 +70,11 @@ class Assignment:
     async def _shared(self, topic: str, queues: Sequence[MessageQueue]) -> Share | None:
         client_id = self._session.client_id
         try:
-            members = await self._members(queues)
-            if client_id not in members:  # a broker that was started again has not heard of us
+            try:
+                members = await self._members(queues)
+            except BrokerError:  # what a broker says of a group that nobody has told it of
+                members = []
+            if client_id not in members:  # the topic, or the broker, was not there when we told all others of us
                 await self._session.heartbeat()
                 members = await self._members(queues)
             mine = self._settings.strategy(client_id, members, queues) if queues else []

@@ -103,6 +103,8 @@ class Lane:
         self.committed: int | None = None
         #: What others had told of this queue: only more than that is told, or the group's progress would go back.
         self.reached: int | None = None
+        #: The group's progress is to be what this lane says, also when that is less than before.
+        self.may_go_back = False
         self.is_paused = False
         self.lock_state = LockState.NOT_YET if fetching.settings.needs_locks else LockState.NOT_NEEDED
         #: When the lock was renewed last, by the clock that only grows.
@@ -139,11 +141,12 @@ class Lane:
         """Something is different: look again whether to fetch."""
         self._stirred.set()
 
-    def seek(self, offset: int) -> None:
+    def seek(self, offset: int, *, on_purpose: bool = True) -> None:
         """Go on from another place. What is being handled ends, and does not count."""
         self.generation += 1
         self.process_queue.seek(offset)
         self.committed = self.reached = None
+        self.may_go_back = on_purpose
         self.placed.set()
         self._give_up_fetch()
         self.stir()

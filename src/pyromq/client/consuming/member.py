@@ -298,7 +298,7 @@ class Member:
             return False
         known = lane.committable
         if generation == lane.generation and (known is None or offset > known):  # else somebody chose a place meanwhile
-            lane.seek(offset)
+            lane.seek(offset, on_purpose=False)
             lane.reached = stored or None
         return True
 
@@ -366,9 +366,11 @@ class Member:
         offsets = {lane.queue: (lane, at) for lane in lanes if (at := lane.to_tell) is not None}
         if not offsets:
             return
-        written = await self._progress.write({queue: at for queue, (_, at) in offsets.items()})
+        back = {queue for queue, (lane, _) in offsets.items() if lane.may_go_back}
+        written = await self._progress.write({queue: at for queue, (_, at) in offsets.items()}, may_go_back=back)
         for queue in written:
             lane, at = offsets[queue]
+            lane.may_go_back = False
             if lane.committed is None or lane.committed < at:
                 lane.committed = at
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -22,8 +22,10 @@ class Progress(Protocol):
     async def read(self, queue: MessageQueue) -> int | None:
         """None: there is none yet. Raises PyroMQError when it cannot be told: nobody may begin anywhere then."""
 
-    async def write(self, offsets: Mapping[MessageQueue, int]) -> set[MessageQueue]:
-        """The queues whose progress was taken; the others are tried again later."""
+    async def write(
+        self, offsets: Mapping[MessageQueue, int], *, may_go_back: Collection[MessageQueue] = ()
+    ) -> set[MessageQueue]:
+        """The queues whose progress is known now; the others are tried again later. It only goes back where it may."""
 
 
 class BrokerProgress:
@@ -37,13 +39,20 @@ class BrokerProgress:
     async def read(self, queue: MessageQueue) -> int | None:
         return await self._places.committed(queue, self._group, zero_if_near=self._zero_if_near)
 
-    async def write(self, offsets: Mapping[MessageQueue, int]) -> set[MessageQueue]:
-        taken = await asyncio.gather(*(self._write(queue, offset) for queue, offset in offsets.items()))
+    async def write(
+        self, offsets: Mapping[MessageQueue, int], *, may_go_back: Collection[MessageQueue] = ()
+    ) -> set[MessageQueue]:
+        written = (self._write(queue, offset, queue in may_go_back) for queue, offset in offsets.items())
+        taken = await asyncio.gather(*written)
         return {queue for queue, is_taken in zip(offsets, taken, strict=True) if is_taken}
 
-    async def _write(self, queue: MessageQueue, offset: int) -> bool:
+    async def _write(self, queue: MessageQueue, offset: int, may_go_back: bool) -> bool:
+        """Brokers take what they are told. While a queue changes hands its old and its new reader may both tell, and
+        the one who is behind must not undo what the other has told."""
         try:
-            await self._places.commit(queue, self._group, offset)
+            known = None if may_go_back else await self._places.committed(queue, self._group)
+            if known is None or known < offset:
+                await self._places.commit(queue, self._group, offset)
         except PyroMQError as error:
             log.warning("the progress of %s in %s is not kept yet: %s", self._group, _shown(queue), error)
             return False
@@ -78,7 +87,9 @@ class FileProgress:
             raise StoreError(f"the progress in {self._file.path} cannot be read: {error}") from None
         return {} if loaded is None else _check(loaded.value)
 
-    async def write(self, offsets: Mapping[MessageQueue, int]) -> set[MessageQueue]:
+    async def write(
+        self, offsets: Mapping[MessageQueue, int], *, may_go_back: Collection[MessageQueue] = ()
+    ) -> set[MessageQueue]:
         async with self._turn:
             kept = {**(self._offsets or {}), **offsets}
             try:

@@ -34,22 +34,29 @@ CLASSES = {
 }
 #: What a program needs beside them, offered here as well so that one import is enough.
 ALSO = {
+    "BatchOptions": "pyromq.client.sending.batching",
     "ClientOptions": "pyromq.client.options",
     "ConsumeFrom": "pyromq.client.consuming.starting_point",
     "Credentials": "pyromq.client.options",
     "DeadLetter": "pyromq.client.consuming.verdicts",
     "Decision": "pyromq.client.transaction_producer",
+    "Handling": "pyromq.client.hooks",
+    "Hook": "pyromq.client.hooks",
     "Message": "pyromq.client.message",
     "MessageQueue": "pyromq.model.queue",
     "ReceivedMessage": "pyromq.client.received",
     "RetryLater": "pyromq.client.consuming.verdicts",
     "SendReceipt": "pyromq.client.sending.receipt",
     "SendStatus": "pyromq.client.sending.receipt",
+    "Sending": "pyromq.client.hooks",
 }
 #: Attributes of a client that are for the rest of this package.
 NO_PARTS = {"session", "directory"}
 #: Python calls these by itself, or `Blocking` has them.
 LEFT_OUT = {"__aenter__", "__aexit__"}
+
+#: What a docstring says otherwise.
+BLOCKING_WORDS = {"async with": "with", "async for": "for", "async def": "def", "await ": "", "of tasks": "of threads"}
 
 HEAD = '''"""The blocking face of the client: the same names and arguments as in `pyromq`, for scripts and threads.
 
@@ -205,12 +212,12 @@ class Writer:
             self.lines.append(f"        return self._behind.{method.name}")
             return None
         if (module.name, method.name) in self._overloaded:
-            self.imports.add("from typing import Any")
+            self.imports.add("from collections.abc import Awaitable, Callable")
             returns = ast.unparse(method.returns) if method.returns else "Any"
-            self.lines += ["", f"    def {method.name}(self, /, *given: Any, **fields: Any) -> {returns}:"]
+            self.lines += ["", f"    {_head(method)}:", *_docstring(method, 8)]
             self.lines += [
-                *_docstring(method, 8),
-                f"        return self._wait(self._behind.{method.name}(*given, **fields))",
+                f"        any_form: Callable[..., Awaitable[{returns}]] = self._behind.{method.name}",
+                f"        return self._wait(any_form({_arguments(method)}))",
             ]
             return None
         return self._write_waiting(method, decorators)
@@ -298,7 +305,9 @@ def _docstring(node: Function | ast.ClassDef, indent: int) -> list[str]:
     if text is None:
         return []
     pad = " " * indent
-    lines = [f"{pad}{line}".rstrip() for line in text.replace("async with", "with").replace("await ", "").splitlines()]
+    for waiting, blocking in BLOCKING_WORDS.items():
+        text = text.replace(waiting, blocking)
+    lines = [f"{pad}{line}".rstrip() for line in text.splitlines()]
     if len(lines) == 1:
         return [f'{pad}"""{lines[0].strip()}"""']
     return [f'{pad}"""{lines[0].strip()}', *lines[1:], f'{pad}"""']

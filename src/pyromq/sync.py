@@ -12,11 +12,19 @@ async classes: change those.
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractContextManager
 from datetime import datetime
 from os import PathLike
-from typing import Any, overload
+from typing import Any, Unpack, overload
 
 from pyromq.admin.admin import Admin as AsyncAdmin
 from pyromq.admin.brokers import Brokers as AsyncBrokers
@@ -39,8 +47,8 @@ from pyromq.client.consuming.starting_point import ConsumeFrom, Start
 from pyromq.client.consuming.statistics import ConsumerStatistics
 from pyromq.client.consuming.strategies import Strategy, average
 from pyromq.client.consuming.verdicts import DeadLetter, RetryLater
-from pyromq.client.hooks import Hook
-from pyromq.client.message import Message
+from pyromq.client.hooks import Handling, Hook, Sending
+from pyromq.client.message import Message, MessageFields
 from pyromq.client.options import ClientOptions, Credentials
 from pyromq.client.producer import Producer as AsyncProducer
 from pyromq.client.pull_consumer import PullConsumer as AsyncPullConsumer
@@ -60,11 +68,14 @@ from pyromq.wire.bodies.routes import TopicRoute
 
 __all__ = [
     "Admin",
+    "BatchOptions",
     "ClientOptions",
     "ConsumeFrom",
     "Credentials",
     "DeadLetter",
     "Decision",
+    "Handling",
+    "Hook",
     "Message",
     "MessageQueue",
     "Producer",
@@ -74,12 +85,13 @@ __all__ = [
     "RetryLater",
     "SendReceipt",
     "SendStatus",
+    "Sending",
     "TransactionProducer",
 ]
 
 
 class Producer(Blocking[AsyncProducer]):
-    """Sends messages. Use it with `with`; any number of tasks may send at the same time."""
+    """Sends messages. Use it with `with`; any number of threads may send at the same time."""
 
     def __init__(
         self,
@@ -160,16 +172,27 @@ class Producer(Blocking[AsyncProducer]):
         queue: MessageQueue | None = None,
         select: Selector | None = None,
         timeout_s: float | None = None,
-        **fields: Any,
+        **fields: Unpack[MessageFields],
     ) -> SendReceipt: ...
 
-    def send(self, /, *given: Any, **fields: Any) -> SendReceipt:
+    def send(
+        self,
+        message: Message | str,
+        body: bytes | bytearray | memoryview | str = b"",
+        /,
+        *,
+        queue: MessageQueue | None = None,
+        select: Selector | None = None,
+        timeout_s: float | None = None,
+        **fields: Unpack[MessageFields],
+    ) -> SendReceipt:
         """Send one message: a `Message`, or topic and body and what else a `Message` is made of.
 
         `queue` names the queue it goes to; `select` chooses one of all. Raises SendFailed, SendUnknown, IllegalMessage,
         TopicNotFound, NoPermission, TlsFailed, and what else a broker says of a message that no other try would help.
         """
-        return self._wait(self._behind.send(*given, **fields))
+        any_form: Callable[..., Awaitable[SendReceipt]] = self._behind.send
+        return self._wait(any_form(message, body, queue=queue, select=select, timeout_s=timeout_s, **fields))
 
     def send_batch(
         self, messages: Iterable[Message], *, queue: MessageQueue | None = None, timeout_s: float | None = None
@@ -225,7 +248,14 @@ class TransactionProducer(Producer):
 
 
 class PushConsumer(Blocking[AsyncPushConsumer]):
-    """See the module. `consumer.statistics()` tells how it is doing."""
+    """Calls handlers with the messages of topics, as a member of a group.
+
+        @consumer.on("users", tags="registered || invited")
+        def welcome(message: ReceivedMessage) -> None: ...
+
+    Returning acknowledges a message, raising asks for redelivery later. It works within `with`, or in `run`,
+    which goes on until Ctrl-C; `statistics()` tells how it is doing.
+    """
 
     def __init__(
         self,
@@ -254,8 +284,17 @@ class PushConsumer(Blocking[AsyncPushConsumer]):
         hooks: Iterable[Hook] = (),
         trace: bool = False,
     ) -> None:
-        """`ConsumerSettings` says what each setting means; `trace` writes RocketMQ's message trace. Raises
-        ConfigError.
+        """A new group begins at `consume_from`. `concurrency` handlers work at a time; with `ordered` there is one
+        for each queue. With `broadcast` each member gets everything, and keeps its progress in `offsets_dir`.
+
+        A message whose handler raised comes again after `retry_delay`, which is a delay level or a function that
+        chooses one (0: the broker chooses), and after `max_attempts` deliveries (16) it is a dead letter. Where order
+        matters it is tried again in its place after `pause_s`, without an end unless `max_attempts` is given.
+
+        A fetch has up to `fetch_messages` and `fetch_bytes`, and waits for `hold_s` at the broker when there is
+        nothing; no more than `max_buffered_messages` and `max_buffered_bytes` wait for handlers. Progress is told every
+        `commit_every_s`. At the end handlers have `stop_grace_s` for what was fetched. `trace` writes RocketMQ's
+        message trace. Raises ConfigError.
         """
         Blocking.__init__(
             self,
@@ -365,7 +404,14 @@ class PushConsumer(Blocking[AsyncPushConsumer]):
 
 
 class PullConsumer(Blocking[AsyncPullConsumer]):
-    """See the module."""
+    """Gives messages to those who ask, as a member of a group.
+
+        consumer.subscribe("orders")
+        for message in consumer: ...
+
+    Asking for the next one acknowledges this one. It works within `with`; `subscribe` shares topics with the
+    group, `assign` takes the queues that you name, `poll` gives many at once.
+    """
 
     def __init__(
         self,
@@ -385,7 +431,11 @@ class PullConsumer(Blocking[AsyncPullConsumer]):
         max_buffered_messages: int = 20000,
         max_buffered_bytes: int = 64 << 20,
     ) -> None:
-        """`ConsumerSettings` says what each setting means. Raises ConfigError."""
+        """A new group begins at `consume_from`. With `auto_commit` the progress of what was handled is told every
+        `commit_every_s`, without it by `commit` alone. A fetch has up to `fetch_messages` and `fetch_bytes`, and waits
+        for `hold_s` at the broker when there is nothing; no more than `max_buffered_messages` and `max_buffered_bytes`
+        are fetched ahead. Raises ConfigError.
+        """
         Blocking.__init__(
             self,
             AsyncPullConsumer(

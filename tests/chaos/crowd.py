@@ -34,8 +34,6 @@ TOPICS = {NEWS: 3, STEPS: 2, DEALS: 2}
 #: Groups.
 READERS, LINE, EVERYONE, PULLERS, BUYERS = "readers", "line", "everyone", "pullers", "buyers"
 SHARED = {READERS: NEWS, LINE: STEPS, PULLERS: NEWS, BUYERS: DEALS}
-#: Several members share its queues, and nothing keeps two of them from having the same one for a moment.
-UNLOCKED = READERS
 KEYS = 3
 #: Longest time for a send, and the pause between two of the same task.
 SEND_SECONDS = 1.5
@@ -257,10 +255,8 @@ class Groups:
 class ProgressWatch:
     """Writes down what the brokers know of the groups. They are asked directly: no proxy is in between.
 
-    Of every group but `UNLOCKED` the checker sees each step, and a step back is a broken promise. Members of a group
-    without locks may both have a queue for a moment, when one of them hears later than the other that it changed hands;
-    then both tell their progress, and the broker believes whoever spoke last. Such steps back are counted in the
-    brokers' logs; here it is found out whether they were made good.
+    The checker sees each step, and a step back is a broken promise: also where members of a group without locks both
+    have a queue for a moment, because one of them hears later than the other that it changed hands.
     """
 
     def __init__(self, cluster: Cluster, history: Tally) -> None:
@@ -304,7 +300,7 @@ class ProgressWatch:
         is_further = offset > self._highest.get(place, -1)
         if is_further:
             self._highest[place] = offset
-        if is_further or (has_moved and group != UNLOCKED):
+        if is_further or has_moved:
             self._history.committed("watcher", group, queue, offset)
 
 

@@ -93,7 +93,11 @@ def test_nothing_is_destroyed_without_a_yes(shell: Shell, topic: str, group: str
         (["consumer", "reset", "g", "t"], 2, "say either --to"),
         (["consumer", "reset", "g", "t", "--to", "soon"], 2, "'soon' is no time"),
         (["topic", "update", "t", "--attribute", "x"], 2, "'x' is no NAME=VALUE"),
+        (["topic", "update", "t"], 2, "say what is to change"),
+        (["group", "update", "g"], 2, "say what is to change"),
         (["topic", "nonsense"], 2, "No such command"),
+        (["tpoic", "list"], 2, "No such command 'tpoic'. Did you mean 'topic'?"),
+        (["message", "show", "7CA9DB8E6DBCFC8F" * 2], 1, "does not say where its message is. If its producer gave it"),
     ],
 )  # fmt: skip
 def test_what_goes_wrong_is_said_with_what_to_do(shell: Shell, command: list[str], code: int, sentence: str) -> None:
@@ -207,6 +211,9 @@ def test_consuming_for_a_group_moves_its_progress(shell: Shell, topic: str, grou
     shell.ok("send", topic, "one", "two")
     assert [one["body"] for one in shell.lines("consume", topic, "--group", group, "--count", "2")] == ["one", "two"]
     assert shell.json("consumer", "lag", group, "--topic", topic)["lag"] == 0
+    shell.ok("send", topic, "three", "four", "five")
+    assert [one["body"] for one in shell.lines("consume", topic, "--group", group, "--count", "1")] == ["three"]
+    assert shell.json("consumer", "lag", group, "--topic", topic)["lag"] == 2
     both = shell("consume", topic, "--group", group, "--new-only")
     assert (both.exit_code, both.stdout) == (1, "")
 

@@ -57,6 +57,11 @@ def test_what_is_sent_is_consumed_with_its_tag(pyromq: Cluster, topic: str) -> N
     assert all(" [T]  " in line for line in shown.out.splitlines())
 
 
+def test_a_delayed_message_has_no_place_yet(pyromq: Cluster, topic: str) -> None:
+    sent = pyromq("send", topic, "x", "--delay-level", "1")
+    assert sent.out.startswith(f"sent to {topic}, to be delivered later  id ")
+
+
 def test_lines_from_a_pipe_may_hold_anything(pyromq: Cluster, topic: str) -> None:
     assert pyromq("send", topic, "-", stdin="größe ☕\n".encode() + b"\xff\x00\x1b[2J\n[bold]\r\n\nlast").code == 0
     shown = pyromq("consume", topic, "--count", "4")

@@ -238,8 +238,8 @@ def test_members_keep_their_queues_over_a_kill_of_the_broker(ordered: bool) -> N
             await send_when_it_is_back(mq, "orders", bodies(100, first=100))
             await eventually(lambda: len(handled) == 200)
             await eventually(lambda: len(first.queues) == len(second.queues) == 2)
-        again = sum(handled.values()) - len(handled)
-        assert again <= 10, f"{again} messages were handled more than once"
+        # A killed broker forgets the progress of its last seconds: whoever takes a queue over then reads them again.
+        assert max(handled.values()) <= 2
 
     with pyromq.testing.broker(topics={"orders": 4}, process=True) as mq:
         asyncio.run(story(mq))

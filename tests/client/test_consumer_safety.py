@@ -166,7 +166,7 @@ def test_two_who_write_progress_at_the_same_time_do_not_undo_each_other(tmp_path
         progress = FileProgress(tmp_path, "mailer")
         queues = [MessageQueue(TOPIC, "broker-a", number) for number in range(8)]
         assert await progress.read(queues[0]) is None
-        await asyncio.gather(*(progress.write({queue: 7}) for queue in queues))
+        await asyncio.gather(*(progress.write({queue: lambda: 7}) for queue in queues))
         again = FileProgress(tmp_path, "mailer")
         assert [await again.read(queue) for queue in queues] == [7] * 8
 

@@ -310,7 +310,7 @@ def test_pause_resume_and_seek(mq: EmbeddedBroker) -> None:
     asyncio.run(story())
 
 
-def test_a_topic_that_comes_later_is_heard(mq: EmbeddedBroker) -> None:
+def test_a_topic_that_comes_later_is_heard(mq: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         topic, heard = f"late-{new_group()}", Heard()
         consumer = PushConsumer(mq.name_servers, group=new_group())
@@ -328,6 +328,7 @@ def test_a_topic_that_comes_later_is_heard(mq: EmbeddedBroker) -> None:
             assert {queue.topic for queue in consumer.queues} == {topic}
 
     asyncio.run(story())
+    assert [one.getMessage() for one in caplog.records if one.levelname == "WARNING"] == []
 
 
 # --- broadcasting ----------------------------------------------------------------------------------------------------
@@ -512,6 +513,8 @@ def test_what_cannot_work_is_refused_with_a_reason() -> None:
         asyncio.run(consumer.start())
     with pytest.raises(ConfigError, match="concurrency must be 1 at least"):
         PushConsumer("localhost:1", group="mailer", concurrency=0)
+    with pytest.raises(ConfigError, match="strategy is a function"):
+        PushConsumer("localhost:1", group="mailer", strategy="sticky")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="no group is given"):
         PushConsumer("localhost:1", group=" ")
     with pytest.raises(ConfigError, match="consume_from is"):

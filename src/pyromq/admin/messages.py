@@ -14,7 +14,7 @@ from pyromq.model.json_form import INT64_MAX
 from pyromq.model.names import TOOLS_GROUP
 from pyromq.model.queue import MessageQueue
 from pyromq.model.topic import Permission
-from pyromq.net.address import shown_address
+from pyromq.net.address import MAX_PORT, shown_address
 from pyromq.records.layout import HEAD
 from pyromq.records.message_id import decode_message_id
 from pyromq.wire.codes import ResponseCode
@@ -59,7 +59,10 @@ class Messages:
     async def by_id(self, message_id: str) -> ReceivedMessage:
         """By the id that says where it is: the broker's address and a position. Raises OffsetNotFound."""
         host, position = decode_message_id(message_id)
-        address = shown_address(str(ipaddress.ip_address(host[:-4])), int.from_bytes(host[-4:], "big"))
+        port = int.from_bytes(host[-4:], "big")
+        if port > MAX_PORT:
+            raise OffsetNotFound(f"the id {message_id} does not say where its message is")
+        address = shown_address(str(ipaddress.ip_address(host[:-4])), port)
         # Only brokers of this cluster are asked: an id may come from anywhere.
         known = {one.address: one for one in await self._directory.brokers()}
         if address not in known:

@@ -156,6 +156,8 @@ def update(
 ) -> None:
     """Change a consumer group: what is given changes, the rest stays."""
     settings = _settings(max_retries, retry_queues, enabled, orderly, broadcast)
+    if not settings:
+        raise typer.BadParameter("say what is to change: --max-retries, --ordered …", param_hint="the options")
     changed = ask(name_servers, lambda admin: admin.groups.update(group, **settings))
     _show_set(changed, "changed", as_json)
 

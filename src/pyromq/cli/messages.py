@@ -49,7 +49,10 @@ def send(
     delay_level: Annotated[
         int, typer.Option("--delay-level", min=0, help="Deliver after this level's delay: 1 is 1 s, 18 is 2 h.")
     ] = 0,
-    delay: Annotated[float | None, typer.Option("--delay", min=0, help="Deliver after so many seconds.")] = None,
+    delay: Annotated[
+        float | None,
+        typer.Option("--delay", min=0, help="Deliver after so many seconds; PyroMQ's own brokers have levels only."),
+    ] = None,
     as_json: AsJson = False,
     name_servers: NameServers = DEFAULT_NAME_SERVER,
 ) -> None:
@@ -70,7 +73,7 @@ def send(
             # Lines are read between the runs: Ctrl-C ends a read at once, but not one that is part of a run.
             for index, body in enumerate(_bodies(texts)):
                 receipt = runner.run(_send(producer, Message(topic, body, **fields), index))
-                _show_receipt(receipt, as_json)
+                _show_receipt(receipt, as_json, is_delayed=bool(delay or delay_level))
         finally:
             runner.run(producer.close())
 
@@ -100,7 +103,7 @@ def _bodies(texts: list[str]) -> Iterator[bytes]:
         yield from (text.encode("utf-8", "surrogateescape") for text in texts)
 
 
-def _show_receipt(receipt: SendReceipt, as_json: bool) -> None:
+def _show_receipt(receipt: SendReceipt, as_json: bool, *, is_delayed: bool) -> None:
     queue = receipt.queue
     if as_json:
         output.print_json_line({
@@ -108,7 +111,9 @@ def _show_receipt(receipt: SendReceipt, as_json: bool) -> None:
             "message_id": receipt.message_id, "offset_message_id": receipt.offset_message_id,
         })  # fmt: skip
         return
-    text = f"sent to {queue.topic} queue {queue.queue_id} offset {receipt.queue_offset}  id {receipt.message_id}"
+    # Where a delayed message waits is the broker's business; its place in the topic is not known yet.
+    place = ", to be delivered later" if is_delayed else f" queue {queue.queue_id} offset {receipt.queue_offset}"
+    text = f"sent to {queue.topic}{place}  id {receipt.message_id}"
     output.stdout().print(escaped(text), soft_wrap=True)
 
 
@@ -220,6 +225,9 @@ async def _consume_for(name_servers: str, topic: str, tag: str, count: int, grou
 
     async def show(message: ReceivedMessage) -> None:
         nonlocal shown
+        if done.is_set() and (worker := asyncio.current_task()):  # fetched, but not wanted: it stays the group's
+            worker.cancel()
+            await asyncio.sleep(0)
         _show(message, as_json)
         shown += 1
         if shown == count:

@@ -237,6 +237,8 @@ def update(
     To have fewer queues without losing messages, lower --write-queues first, and --read-queues when the others are
     empty. An attribute without a value (--attribute NAME=) is removed.
     """
+    if (queues, read_queues, write_queues, permission, attribute) == (None,) * 5:
+        raise typer.BadParameter("say what is to change: --queues, --permission …", param_hint="the options")
     changed = ask(
         name_servers,
         lambda admin: admin.topics.update(

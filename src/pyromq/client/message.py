@@ -5,12 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypedDict
 
 from pyromq.errors import IllegalMessage
 from pyromq.records import property_names as names
 
 _NO_PROPERTIES: Mapping[str, str] = {}
+
+
+class MessageFields(TypedDict, total=False):
+    """What a message may have beside its topic and its body."""
+
+    tags: str | None
+    keys: str | Iterable[str]
+    properties: Mapping[str, str] | None
+    sharding_key: str | None
+    delay_level: int
+    deliver_at: datetime | float | None
+    deliver_after: timedelta | float | None
+    user_flag: int
 
 
 class Message:

@@ -20,11 +20,11 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Self, overload
+from typing import Self, Unpack, overload
 
 from pyromq.auth.signature import Credentials
 from pyromq.client.hooks import Hook, Hooks, Sending
-from pyromq.client.message import Message
+from pyromq.client.message import Message, MessageFields
 from pyromq.client.options import ClientOptions
 from pyromq.client.received import ReceivedMessage
 from pyromq.client.request_reply import Replies, reply_to, request_properties
@@ -171,7 +171,7 @@ class Producer:
         queue: MessageQueue | None = None,
         select: Selector | None = None,
         timeout_s: float | None = None,
-        **fields: Any,
+        **fields: Unpack[MessageFields],
     ) -> SendReceipt: ...
 
     async def send(
@@ -183,7 +183,7 @@ class Producer:
         queue: MessageQueue | None = None,
         select: Selector | None = None,
         timeout_s: float | None = None,
-        **fields: Any,
+        **fields: Unpack[MessageFields],
     ) -> SendReceipt:
         """Send one message: a `Message`, or topic and body and what else a `Message` is made of.
 

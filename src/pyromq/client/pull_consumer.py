@@ -35,7 +35,14 @@ from pyromq.model.queue import MessageQueue
 
 
 class PullConsumer:
-    """See the module."""
+    """Gives messages to those who ask, as a member of a group.
+
+        await consumer.subscribe("orders")
+        async for message in consumer: ...
+
+    Asking for the next one acknowledges this one. It works within `async with`; `subscribe` shares topics with the
+    group, `assign` takes the queues that you name, `poll` gives many at once.
+    """
 
     def __init__(
         self,
@@ -55,7 +62,11 @@ class PullConsumer:
         max_buffered_messages: int = 20_000,
         max_buffered_bytes: int = 64 << 20,
     ) -> None:
-        """`ConsumerSettings` says what each setting means. Raises ConfigError."""
+        """A new group begins at `consume_from`. With `auto_commit` the progress of what was handled is told every
+        `commit_every_s`, without it by `commit` alone. A fetch has up to `fetch_messages` and `fetch_bytes`, and waits
+        for `hold_s` at the broker when there is nothing; no more than `max_buffered_messages` and `max_buffered_bytes`
+        are fetched ahead. Raises ConfigError.
+        """
         self.settings = ConsumerSettings(
             group=group,
             strategy=strategy,

@@ -55,7 +55,14 @@ AnyHandler = TypeVar("AnyHandler", bound=Handler)
 
 
 class PushConsumer:
-    """See the module. `consumer.statistics()` tells how it is doing."""
+    """Calls handlers with the messages of topics, as a member of a group.
+
+        @consumer.on("users", tags="registered || invited")
+        async def welcome(message: ReceivedMessage) -> None: ...
+
+    Returning acknowledges a message, raising asks for redelivery later. It works within `async with`, or in `run`,
+    which goes on until Ctrl-C; `statistics()` tells how it is doing.
+    """
 
     def __init__(
         self,
@@ -84,8 +91,18 @@ class PushConsumer:
         hooks: Iterable[Hook] = (),
         trace: bool = False,
     ) -> None:
-        """`ConsumerSettings` says what each setting means; `trace` writes RocketMQ's message trace. Raises
-        ConfigError."""
+        """A new group begins at `consume_from`. `concurrency` handlers work at a time; with `ordered` there is one
+        for each queue. With `broadcast` each member gets everything, and keeps its progress in `offsets_dir`.
+
+        A message whose handler raised comes again after `retry_delay`, which is a delay level or a function that
+        chooses one (0: the broker chooses), and after `max_attempts` deliveries (16) it is a dead letter. Where order
+        matters it is tried again in its place after `pause_s`, without an end unless `max_attempts` is given.
+
+        A fetch has up to `fetch_messages` and `fetch_bytes`, and waits for `hold_s` at the broker when there is
+        nothing; no more than `max_buffered_messages` and `max_buffered_bytes` wait for handlers. Progress is told every
+        `commit_every_s`. At the end handlers have `stop_grace_s` for what was fetched. `trace` writes RocketMQ's
+        message trace. Raises ConfigError.
+        """
         self.settings = ConsumerSettings(
             group=group,
             strategy=strategy,

@@ -160,7 +160,6 @@ class Lane:
         """How far this queue is handled; None while it is not known where to begin."""
         return self.process_queue.committable if self.is_placed else None
 
-    @property
     def to_tell(self) -> int | None:
         """The progress that may be told; None when there is none, or none of our own."""
         committable = self.committable
@@ -225,7 +224,7 @@ class Lane:
     def _question(self) -> PullMessage:
         settings, subscription, fetching = self._fetching.settings, self.subscription, self._fetching
         may_tell = fetching.tells_progress and self._broker_id == MASTER and not settings.broadcast
-        commit = self.to_tell if may_tell else None
+        commit = self.to_tell() if may_tell else None
         if commit is not None:
             self.committed = commit
         tells = fetching.tells_subscription

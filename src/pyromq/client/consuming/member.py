@@ -363,13 +363,13 @@ class Member:
         await self._write([lane for lane in self.lanes.values() if lane.committable != lane.committed])
 
     async def _write(self, lanes: Iterable[Lane]) -> None:
-        offsets = {lane.queue: (lane, at) for lane in lanes if (at := lane.to_tell) is not None}
-        if not offsets:
+        telling = {lane.queue: lane for lane in lanes if lane.to_tell() is not None}
+        if not telling:
             return
-        back = {queue for queue, (lane, _) in offsets.items() if lane.may_go_back}
-        written = await self._progress.write({queue: at for queue, (_, at) in offsets.items()}, may_go_back=back)
-        for queue in written:
-            lane, at = offsets[queue]
+        back = {queue for queue, lane in telling.items() if lane.may_go_back}
+        offsets = {queue: lane.to_tell for queue, lane in telling.items()}
+        for queue, at in (await self._progress.write(offsets, may_go_back=back)).items():
+            lane = telling[queue]
             lane.may_go_back = False
             if lane.committed is None or lane.committed < at:
                 lane.committed = at

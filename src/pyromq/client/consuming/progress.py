@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -17,15 +17,18 @@ from pyromq.store.disk import OsDisk
 
 log = logging.getLogger("pyromq.client")
 
+#: How far a queue is, at the moment when it is asked.
+Tell = Callable[[], int | None]
+
 
 class Progress(Protocol):
     async def read(self, queue: MessageQueue) -> int | None:
         """None: there is none yet. Raises PyroMQError when it cannot be told: nobody may begin anywhere then."""
 
     async def write(
-        self, offsets: Mapping[MessageQueue, int], *, may_go_back: Collection[MessageQueue] = ()
-    ) -> set[MessageQueue]:
-        """The queues whose progress is known now; the others are tried again later. It only goes back where it may."""
+        self, offsets: Mapping[MessageQueue, Tell], *, may_go_back: Collection[MessageQueue] = ()
+    ) -> Mapping[MessageQueue, int]:
+        """What was told of each queue; the others are tried again later. It only goes back where it may."""
 
 
 class BrokerProgress:
@@ -40,23 +43,26 @@ class BrokerProgress:
         return await self._places.committed(queue, self._group, zero_if_near=self._zero_if_near)
 
     async def write(
-        self, offsets: Mapping[MessageQueue, int], *, may_go_back: Collection[MessageQueue] = ()
-    ) -> set[MessageQueue]:
-        written = (self._write(queue, offset, queue in may_go_back) for queue, offset in offsets.items())
-        taken = await asyncio.gather(*written)
-        return {queue for queue, is_taken in zip(offsets, taken, strict=True) if is_taken}
+        self, offsets: Mapping[MessageQueue, Tell], *, may_go_back: Collection[MessageQueue] = ()
+    ) -> Mapping[MessageQueue, int]:
+        told = await asyncio.gather(
+            *(self._write(queue, tell, queue in may_go_back) for queue, tell in offsets.items())
+        )
+        return {queue: offset for queue, offset in zip(offsets, told, strict=True) if offset is not None}
 
-    async def _write(self, queue: MessageQueue, offset: int, may_go_back: bool) -> bool:
+    async def _write(self, queue: MessageQueue, tell: Tell, may_go_back: bool) -> int | None:
         """Brokers take what they are told. While a queue changes hands its old and its new reader may both tell, and
-        the one who is behind must not undo what the other has told."""
+        the one who is behind must not undo what the other has told. Nor must this undo what a fetch has told: what is
+        told is asked for last, and leaves at once."""
         try:
             known = None if may_go_back else await self._places.committed(queue, self._group)
-            if known is None or known < offset:
+            offset = tell()
+            if offset is not None and (known is None or known < offset):
                 await self._places.commit(queue, self._group, offset)
         except PyroMQError as error:
             log.warning("the progress of %s in %s is not kept yet: %s", self._group, _shown(queue), error)
-            return False
-        return True
+            return None
+        return offset
 
 
 class FileProgress:
@@ -88,17 +94,18 @@ class FileProgress:
         return {} if loaded is None else _check(loaded.value)
 
     async def write(
-        self, offsets: Mapping[MessageQueue, int], *, may_go_back: Collection[MessageQueue] = ()
-    ) -> set[MessageQueue]:
+        self, offsets: Mapping[MessageQueue, Tell], *, may_go_back: Collection[MessageQueue] = ()
+    ) -> Mapping[MessageQueue, int]:
         async with self._turn:
-            kept = {**(self._offsets or {}), **offsets}
+            told = {queue: offset for queue, tell in offsets.items() if (offset := tell()) is not None}
+            kept = {**(self._offsets or {}), **told}
             try:
                 await asyncio.to_thread(self._save, kept)
             except OSError as error:
                 log.warning("the progress is not kept in %s yet: %s", self._file.path, error)
-                return set()
+                return {}
             self._offsets = kept
-        return set(offsets)
+        return told
 
     def _save(self, offsets: Mapping[MessageQueue, int]) -> None:
         self._disk.make_dir(self._directory / "staging")

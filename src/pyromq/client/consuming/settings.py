@@ -53,6 +53,8 @@ class ConsumerSettings:
         if not self.group.strip():
             raise ConfigError('no group is given: consumers that share their work have the same name, group="mailer"')
         check_group(self.group)
+        if not callable(self.strategy):
+            raise ConfigError(f"strategy is a function, as in pyromq.strategies, not {self.strategy!r}", "strategy")
         if self.max_attempts is not None and self.max_attempts < 1:
             raise ConfigError("max_attempts must be 1 at least", "max_attempts")
         for name in ("concurrency", "fetch_messages", "fetch_bytes", "max_buffered_messages"):

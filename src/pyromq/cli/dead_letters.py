@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from pyromq.admin.admin import Admin
     from pyromq.admin.dead_letters import DeadLetters, Replayed
 
+#: What a replay that was stopped says.
+GOES_ON = "run it again to go on"
+
 app = group_of_commands("Dead letters: list them, look into them, replay them.")
 
 
@@ -107,7 +110,8 @@ def replay(
             return desk.replay_some(group, message_id[:total], rate=limit, only_group=only_group, to=to)
         return desk.replay(group, rate=limit, most=total, again=again, only_group=only_group, to=to)
 
-    done = ask(name_servers, lambda admin: _replay(sending(admin), group, total, as_json))
+    if_stopped = "the same command begins anew" if message_id or again else GOES_ON
+    done = ask(name_servers, lambda admin: _replay(sending(admin), group, total, if_stopped, as_json))
     if not as_json:
         left = "" if message_id or again else _left(state, done)
         output.stdout().print(f"[green]✓[/] replayed {plural(done, 'dead letter')} of [bold]{escaped(group)}[/]{left}")
@@ -125,7 +129,9 @@ def _left(state: DeadLetters, done: int) -> str:
     return f", {number(left)} are left" if left > 0 else ""
 
 
-async def _replay(letters: AsyncGenerator[Replayed, None], group: str, total: int, as_json: bool) -> int:
+async def _replay(
+    letters: AsyncGenerator[Replayed, None], group: str, total: int, if_stopped: str, as_json: bool
+) -> int:
     done = 0
     try:
         with output.counting_bar(f"replaying {escaped(group)}", total) as more:
@@ -135,7 +141,7 @@ async def _replay(letters: AsyncGenerator[Replayed, None], group: str, total: in
                 if as_json:
                     output.print_json_line(_replayed_json(one))
     except asyncio.CancelledError:
-        output.note(f"stopped after {plural(done, 'dead letter')}: run it again to go on")
+        output.note(f"stopped after {plural(done, 'dead letter')}: {if_stopped}")
         raise
     finally:
         await letters.aclose()

@@ -100,7 +100,8 @@ def commands_of(page: Path) -> list[str]:
             found += block.text.replace("\\\n", " ").splitlines()
         elif block.page == page and block.language == "console":
             found += [line[2:] for line in block.text.splitlines() if line.startswith("$ ")]
-    return [command for command in found if command.strip() and not command.startswith("#")]
+    alone = [command for line in found for command in line.split(" && ")]
+    return [command for command in alone if command.strip() and not command.startswith("#")]
 
 
 @pytest.mark.parametrize("page", PAGES_WITH_COMMANDS, ids=lambda page: str(page.relative_to(ROOT)))

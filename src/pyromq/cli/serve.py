@@ -361,9 +361,8 @@ def _welcome(names: str, broker: str, store: Path) -> None:
         f"  broker       {broker}",
         f"  data         {store}",
         "",
-        "Try it in another terminal:",
-        f'  {command} send hello "my first message"{option}',
-        f"  {command} consume hello{option}",
+        "Send a message and receive it, in another terminal:",
+        f'  {command} send hello "my first message"{option} && {command} consume hello --count 1{option}',
         "",
         f"Any RocketMQ client works: its name server address is {names}. Ctrl-C stops.",
     )

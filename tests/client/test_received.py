@@ -64,6 +64,19 @@ def test_a_message_without_a_unique_key_is_called_by_its_place() -> None:
     assert message.tags is None
 
 
+@pytest.mark.parametrize("born", ["10.0.0.7", "2001:db8::7"])
+@pytest.mark.parametrize("store", ["127.0.0.1", "::1"])
+@pytest.mark.parametrize("body", [b"", b"x", b"y" * 100_000])
+def test_a_body_is_found_wherever_it_begins(born: str, store: str, body: bytes) -> None:
+    draft = Draft(
+        b"orders", 3, body, b"", born_host=pack_address(born, 1), store_host=pack_address(store, 2)
+    )  # fmt: skip
+    before = record()
+    (_, message) = split_records(before + encode(draft, 0, 1, 0, with_crc=False), QUEUE)
+    assert message.body == body
+    assert message.born_host == f"{f'[{born}]' if ':' in born else born}:1"
+
+
 def test_a_retried_message_has_its_own_topic_again() -> None:
     message = received(topic="%RETRY%mailer", properties={"RETRY_TOPIC": "orders"}, reconsume_times=2)
     assert message.topic == "orders"

@@ -18,13 +18,17 @@ from pyromq.model.queue import MessageQueue
 from pyromq.net.address import shown_address
 from pyromq.records import property_names as names
 from pyromq.records.java_hash import java_text
-from pyromq.records.layout import FLAG_COMPRESSED, HEAD, STORED_AT, TAIL
+from pyromq.records.layout import FLAG_BORN_HOST_V6, FLAG_COMPRESSED, FLAG_STORE_HOST_V6, HEAD, STORED_AT, TAIL
 from pyromq.records.message_id import encode_message_id
 from pyromq.records.properties import NAME_END, VALUE_END, decode_properties
 from pyromq.records.record import Spans, spans_of
 
 #: What a queue needs to know of every message: its size and its offset in the queue.
 _SIZE_AND_OFFSET = struct.Struct(">I16xq")
+#: Most programs want the body, and most records have it here: both hosts are IPv4, and it is not compressed.
+_FLAGS_AND_BODY_SIZE = struct.Struct(">36xi44xi")
+_PLAIN_BODY = _FLAGS_AND_BODY_SIZE.size
+_NOT_PLAIN = FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6 | FLAG_COMPRESSED
 
 
 class ReceivedMessage(Message):
@@ -140,6 +144,15 @@ def _topic(message: ReceivedMessage) -> str:
 
 
 def _body(message: ReceivedMessage) -> bytes:
+    data, start = message._data, message._start
+    if message.size > _PLAIN_BODY:
+        flags, body_size = _FLAGS_AND_BODY_SIZE.unpack_from(data, start)
+        if not flags & _NOT_PLAIN and 0 <= body_size < message.size - _PLAIN_BODY:
+            return data[start + _PLAIN_BODY : start + _PLAIN_BODY + body_size]
+    return _any_body(message)
+
+
+def _any_body(message: ReceivedMessage) -> bytes:
     spans = message._spans
     body = message._data[spans.body : spans.body_end]
     if not spans.storage_flags & FLAG_COMPRESSED:

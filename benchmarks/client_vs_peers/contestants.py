@@ -188,11 +188,13 @@ WHAT_DIFFERS = {
     ("one", "nats"): "a compiled server, and a request without properties",
     ("latency", "redis"): "a compiled server, no asyncio: a thread of its own waits in a blocking read",
     ("latency", "nats"): "a compiled server that pushes; ours is asked, and holds the question",
+    ("latency", "confluent"): "its C library sends and reads in threads of its own, outside Python's lock",
     ("backlog", "confluent"): "its C library reads ahead and decodes in threads of its own, outside Python's lock",
     ("backlog", "aiokafka"): "batches are decoded by compiled code, and a message has no properties of its own",
     ("backlog", "redis"): "answers are read by C (hiredis)",
     ("start", "nats"): "a native binary; ours starts a Python with a name server and a broker in it",
     ("start", "redis"): "a native binary; ours starts a Python with a name server and a broker in it",
+    ("client-start", "aiokafka"): "one server to connect to, and topics that were made before",
     ("client-start", "nats"): "one server to connect to; ours asks a name server and joins a group",
     ("client-start", "redis"): "one server to connect to; ours asks a name server and joins a group",
 }

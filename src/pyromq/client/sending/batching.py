@@ -29,7 +29,7 @@ class BatchOptions:
     #: So long a message waits for others at least, unless the batch is full before; 0: for the end of the loop's turn.
     linger_s: float = 0.0
     #: Batches of one topic that may be under way; more messages gather until one is answered.
-    in_flight: int = 2
+    in_flight: int = 4
     #: Bytes that may gather in all. A send waits when there are more.
     max_waiting_bytes: int = 32 << 20
 

@@ -24,12 +24,12 @@ class BatchOptions:
     """
 
     #: A batch leaves when it has so many messages or bytes. With more, producer and broker wait for each other.
-    max_messages: int = 256
+    max_messages: int = 320
     max_bytes: int = 512 << 10
     #: So long a message waits for others at least, unless the batch is full before; 0: for the end of the loop's turn.
     linger_s: float = 0.0
     #: Batches of one topic that may be under way; more messages gather until one is answered.
-    in_flight: int = 4
+    in_flight: int = 3
     #: Bytes that may gather in all. A send waits when there are more.
     max_waiting_bytes: int = 32 << 20
 

@@ -91,7 +91,7 @@ class Packing:
         if message.delay_level or message.deliver_at is not None or message.deliver_after is not None:
             raise IllegalMessage("a message of a batch cannot be held back: send it alone")
         properties = property_text(message, message_id, extra)
-        if properties.isascii() and len(properties) <= MAX_PROPERTIES:
+        if len(properties) <= MAX_PROPERTIES and properties.isascii():
             return message.user_flag, body, properties.encode()
         return message.user_flag, body, _encoded(properties)
 

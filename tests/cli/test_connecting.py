@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pyromq.cli.connecting import connection, require
+from pyromq.cli.connecting import require
+from pyromq.cli.reaching import connection
 from pyromq.errors import ConfigError
 
 NAMES = ("PYROMQ_TLS", "PYROMQ_ACCESS_KEY", "PYROMQ_SECRET_KEY", "PYROMQ_SECURITY_TOKEN")

@@ -39,6 +39,26 @@ def enter_private_network() -> Callable[[], None] | None:
     return lambda: None if libc.setns(made[0], _CLONE_NEWNET) == 0 else os._exit(127)
 
 
+def run_inside(story: Callable[[], None]) -> None:
+    """Run something where the servers are, in a thread of its own; whatever it raises is raised here."""
+    failures: list[BaseException] = []
+
+    def inside() -> None:
+        enter = enter_private_network()
+        if enter is not None:
+            enter()
+        try:
+            story()
+        except BaseException as error:  # noqa: BLE001  it is raised again where the test can see it
+            failures.append(error)
+
+    thread = threading.Thread(target=inside)
+    thread.start()
+    thread.join()
+    if failures:
+        raise failures[0]
+
+
 def _bring_up_loopback() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         request = struct.pack("16sh22x", b"lo", 0)

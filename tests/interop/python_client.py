@@ -6,11 +6,10 @@ The servers live in a network of their own, which a thread can enter: a story ru
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from interop.loopback import enter_private_network
+from interop.loopback import run_inside
 from pyromq import ConsumeFrom, MessageQueue, PushConsumer, ReceivedMessage
 
 #: Long enough for a busy machine: nothing waits this long when all is well.
@@ -23,27 +22,16 @@ def tell(
     loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
 ) -> None:
     """Run a story where the servers are; whatever it raises fails the test. `loop` makes its loop."""
-    failures: list[BaseException] = []
 
     async def told() -> None:
         async with asyncio.timeout(patience_s):
             await story()
 
     def inside() -> None:
-        enter = enter_private_network()
-        if enter is not None:
-            enter()
-        try:
-            with asyncio.Runner(loop_factory=loop) as runner:
-                runner.run(told())
-        except BaseException as error:  # noqa: BLE001  it is raised again where the test can see it
-            failures.append(error)
+        with asyncio.Runner(loop_factory=loop) as runner:
+            runner.run(told())
 
-    thread = threading.Thread(target=inside)
-    thread.start()
-    thread.join()
-    if failures:
-        raise failures[0]
+    run_inside(inside)
 
 
 class Inbox:

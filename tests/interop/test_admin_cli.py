@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from cli.cluster_scene import Shell
 from interop.cluster import Cluster
-from interop.loopback import enter_private_network
+from interop.loopback import run_inside
 from interop.python_client import push, tell
 from interop.referees import REFEREES, referee
 from pyromq import Admin, Producer, PushConsumer
@@ -29,26 +28,6 @@ def shell(cluster: Cluster) -> Shell:
     return Shell(cluster.namesrv_address)
 
 
-def told(story: Callable[[], None]) -> None:
-    """Run commands where the servers are: in a network that a thread can enter."""
-    failures: list[BaseException] = []
-
-    def inside() -> None:
-        enter = enter_private_network()
-        if enter is not None:
-            enter()
-        try:
-            story()
-        except BaseException as error:  # noqa: BLE001  it is raised again where the test can see it
-            failures.append(error)
-
-    thread = threading.Thread(target=inside)
-    thread.start()
-    thread.join()
-    if failures:
-        raise failures[0]
-
-
 def test_the_life_of_a_topic(shell: Shell, topic: str) -> None:
     def story() -> None:
         shell.ok("topic", "create", topic, "--queues", "2", "--type", "FIFO")
@@ -64,7 +43,7 @@ def test_the_life_of_a_topic(shell: Shell, topic: str) -> None:
         shell.ok("topic", "delete", topic, "--yes")
         assert shell("topic", "describe", topic).exit_code == 1
 
-    told(story)
+    run_inside(story)
 
 
 def test_groups_are_made_and_moved(shell: Shell, topic: str, group: str) -> None:
@@ -85,7 +64,7 @@ def test_groups_are_made_and_moved(shell: Shell, topic: str, group: str) -> None
         shell.ok("group", "delete", group, "--yes")
         assert shell("group", "describe", group).exit_code == 1
 
-    told(story)
+    run_inside(story)
 
 
 def test_messages_are_found(shell: Shell, topic: str) -> None:
@@ -103,7 +82,7 @@ def test_messages_are_found(shell: Shell, topic: str) -> None:
         assert [one["body"] for one in shell.lines("tail", topic, "--no-follow", "--last", "1")] == ["two"]
         assert sorted(one["body"] for one in shell.lines("consume", topic, "--count", "2")) == ["one", "two"]
 
-    told(story)
+    run_inside(story)
 
 
 def test_dead_letters_are_replayed(shell: Shell, topic: str, group: str) -> None:
@@ -122,7 +101,7 @@ def test_dead_letters_are_replayed(shell: Shell, topic: str, group: str) -> None
         received = shell.lines("consume", topic, "--group", group, "--count", "7")
         assert len(received) == 7, "six of the topic, and one for the group alone"
 
-    told(story)
+    run_inside(story)
 
 
 def test_brokers_tell_of_themselves(shell: Shell) -> None:
@@ -136,7 +115,7 @@ def test_brokers_tell_of_themselves(shell: Shell) -> None:
         assert checks["name server"]
         assert checks["clock of interop"]
 
-    told(story)
+    run_inside(story)
 
 
 def test_a_consumer_at_work_gets_messages_again(cluster: Cluster, topic: str, group: str) -> None:

@@ -23,8 +23,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from pyromq.admin.admin import Admin
 from pyromq.cli import output
 from pyromq.cli.bench_load import MARK, Load, Receiving, Sending, Span, monotonic
-from pyromq.cli.connecting import DEFAULT_NAME_SERVER, AsJson, NameServers, connection, require
+from pyromq.cli.connecting import AsJson, NameServers, require
 from pyromq.cli.output import duration, number, plural
+from pyromq.cli.reaching import DEFAULT_NAME_SERVER, connection
 from pyromq.cli.running import INTERRUPTED, Interrupted, beside, run_interruptible
 from pyromq.client.consuming.starting_point import ConsumeFrom
 from pyromq.client.message import Message

@@ -14,8 +14,9 @@ import typer
 
 from pyromq.cli import output, serve
 from pyromq.cli.completing import brokers
-from pyromq.cli.connecting import DEFAULT_NAME_SERVER, AsJson, NameServers, Yes, ask
+from pyromq.cli.connecting import AsJson, NameServers, Yes, ask
 from pyromq.cli.output import ago, duration, escaped, moment, plural, rate, size
+from pyromq.cli.reaching import DEFAULT_NAME_SERVER
 from pyromq.clock import SystemClock
 
 if TYPE_CHECKING:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from pyromq.cli.reaching import DEFAULT_NAME_SERVER, connection
+
 if TYPE_CHECKING:
     from pyromq.admin.admin import Admin
 
@@ -48,7 +50,7 @@ async def _brokers(admin: Admin) -> Iterable[str]:
 
 def _names(ctx: typer.Context, incomplete: str, listed: Callable[[Admin], Awaitable[Iterable[str]]]) -> list[str]:
     given = ctx.params.get("name_servers")
-    where = str(given or os.environ.get("NAMESRV_ADDR") or "127.0.0.1:9876")
+    where = str(given or os.environ.get("NAMESRV_ADDR") or DEFAULT_NAME_SERVER)
     try:
         found = asyncio.run(_quickly(where, listed))
     except Exception:  # noqa: BLE001  a shell has no place for an error
@@ -59,7 +61,6 @@ def _names(ctx: typer.Context, incomplete: str, listed: Callable[[Admin], Awaita
 
 async def _quickly(where: str, listed: Callable[[Admin], Awaitable[Iterable[str]]]) -> list[str]:
     from pyromq.admin.admin import Admin
-    from pyromq.cli.connecting import connection
 
     async with asyncio.timeout(SECONDS), Admin(where, **connection()) as admin:
         return list(await listed(admin))

@@ -1,29 +1,24 @@
-"""What every command that asks a cluster has in common: where it is, who asks, and how the answer is shown.
+"""What every command that asks a cluster has in common: its options, and how the question is put.
 
-The name servers come from `--name-servers`, else from NAMESRV_ADDR, else it is the one on this machine. Keys and
-certificates come from the environment alone: what is on a command line can be read by everybody on the machine.
+The name servers come from `--name-servers`, else from NAMESRV_ADDR, else it is the one on this machine.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import ssl
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from pyromq.cli.completing import groups, topics
+from pyromq.cli.reaching import connection
 from pyromq.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyromq.admin.admin import Admin
-    from pyromq.auth.signature import Credentials
 
 Result = TypeVar("Result")
-
-DEFAULT_NAME_SERVER = "127.0.0.1:9876"
 
 NameServers = Annotated[
     str,
@@ -50,42 +45,6 @@ ClusterName = Annotated[
 BrokerName = Annotated[
     str | None, typer.Option("--broker", metavar="NAME", help="Only this broker.", rich_help_panel="Cluster")
 ]
-
-
-class Connection(TypedDict):
-    """The keywords that every client takes."""
-
-    tls: ssl.SSLContext | bool | None
-    credentials: Credentials | None
-
-
-def connection() -> Connection:
-    """From PYROMQ_TLS, PYROMQ_ACCESS_KEY, PYROMQ_SECRET_KEY and PYROMQ_SECURITY_TOKEN. Raises ConfigError."""
-    return {"tls": _tls(os.environ.get("PYROMQ_TLS", "")), "credentials": _credentials()}
-
-
-def _tls(wanted: str) -> ssl.SSLContext | bool | None:
-    """`1`: checked with the system's authorities; a file: with the authorities in it."""
-    if wanted.lower() in ("", "0", "no", "off", "false"):
-        return None
-    if wanted.lower() in ("1", "yes", "on", "true"):
-        return True
-    try:
-        return ssl.create_default_context(cafile=wanted)
-    except OSError as error:
-        why = error.strerror or error
-        raise ConfigError(f"PYROMQ_TLS is {wanted!r}, which is no file of certificates: {why}", "PYROMQ_TLS") from None
-
-
-def _credentials() -> Credentials | None:
-    access, secret = os.environ.get("PYROMQ_ACCESS_KEY"), os.environ.get("PYROMQ_SECRET_KEY")
-    if not access and not secret:
-        return None
-    if not access or not secret:
-        raise ConfigError("PYROMQ_ACCESS_KEY and PYROMQ_SECRET_KEY belong together: one of them is missing")
-    from pyromq.auth.signature import Credentials
-
-    return Credentials(access, secret, os.environ.get("PYROMQ_SECURITY_TOKEN") or None)
 
 
 def require(name_servers: str) -> str:

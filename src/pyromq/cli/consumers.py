@@ -10,18 +10,9 @@ import typer
 
 from pyromq.cli import output
 from pyromq.cli.completing import groups
-from pyromq.cli.connecting import (
-    DEFAULT_NAME_SERVER,
-    AsJson,
-    BrokerName,
-    GroupName,
-    NameServers,
-    TopicName,
-    Yes,
-    ask,
-    group_of_commands,
-)
+from pyromq.cli.connecting import AsJson, BrokerName, GroupName, NameServers, TopicName, Yes, ask, group_of_commands
 from pyromq.cli.output import ago, escaped, moment, number, plural, rate
+from pyromq.cli.reaching import DEFAULT_NAME_SERVER
 from pyromq.cli.times import HELP, parse_moment
 from pyromq.clock import SystemClock
 from pyromq.errors import ConsumerOffline, NotFound

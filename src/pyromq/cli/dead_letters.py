@@ -10,10 +10,11 @@ import typer
 
 from pyromq.cli import output
 from pyromq.cli.completing import topics
-from pyromq.cli.connecting import DEFAULT_NAME_SERVER, AsJson, GroupName, NameServers, Yes, ask, group_of_commands
+from pyromq.cli.connecting import AsJson, GroupName, NameServers, Yes, ask, group_of_commands
 from pyromq.cli.message_commands import show_messages
 from pyromq.cli.message_views import facts_of, json_of, pretty_body
 from pyromq.cli.output import ago, escaped, number, plural
+from pyromq.cli.reaching import DEFAULT_NAME_SERVER
 from pyromq.clock import SystemClock
 
 if TYPE_CHECKING:

@@ -23,11 +23,12 @@ from rich.console import Console
 from rich.live import Live
 
 from pyromq.cli import output
-from pyromq.cli.connecting import AsJson, connection
+from pyromq.cli.connecting import AsJson
 from pyromq.cli.demo_lines import say_lines
 from pyromq.cli.demo_picture import COLUMNS, LINES, film
 from pyromq.cli.demo_screen import LEAST_COLUMNS, LEAST_LINES, screen
 from pyromq.cli.demo_summary import lost, summary
+from pyromq.cli.reaching import connection
 from pyromq.cli.running import INTERRUPTED, Interrupted, as_called, beside, run_interruptible
 from pyromq.demo.frame import Frame
 from pyromq.demo.outcome import Outcome

@@ -7,7 +7,6 @@ import os
 import platform as system
 import resource
 import shutil
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Annotated
 
@@ -16,6 +15,7 @@ import typer
 from pyromq import __version__
 from pyromq.broker import compiled as broker_compiled
 from pyromq.cli import output
+from pyromq.cli.checks import Check
 from pyromq.net import compiled as net_compiled
 from pyromq.records import checksum
 from pyromq.records import scan as record_scan
@@ -26,15 +26,6 @@ _POPULATE_READ = 22  # Linux 5.14
 
 #: A broker has an open file for each queue, segment and connection.
 ENOUGH_OPEN_FILES = 65_536
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    name: str
-    value: str
-    #: True: as good as it gets. False: it works, and `advice` would help. None: for your information.
-    good: bool | None = None
-    advice: str = ""
 
 
 def checks() -> list[Check]:

@@ -6,8 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from pyromq.cli import output
-from pyromq.cli.connecting import connection, require
-from pyromq.cli.doctor import Check
+from pyromq.cli.checks import Check
+from pyromq.cli.connecting import require
+from pyromq.cli.reaching import connection
 from pyromq.client.options import parse_name_servers
 from pyromq.clock import SystemClock
 from pyromq.errors import CallFailed, PyroMQError

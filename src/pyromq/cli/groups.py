@@ -7,18 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pyromq.cli import output
-from pyromq.cli.connecting import (
-    DEFAULT_NAME_SERVER,
-    AsJson,
-    BrokerName,
-    ClusterName,
-    GroupName,
-    NameServers,
-    Yes,
-    ask,
-    group_of_commands,
-)
+from pyromq.cli.connecting import AsJson, BrokerName, ClusterName, GroupName, NameServers, Yes, ask, group_of_commands
 from pyromq.cli.output import escaped, number, plural
+from pyromq.cli.reaching import DEFAULT_NAME_SERVER
 from pyromq.errors import ConsumerOffline, NotFound
 
 if TYPE_CHECKING:

@@ -11,16 +11,9 @@ import typer
 
 from pyromq.cli import output
 from pyromq.cli.completing import topics
-from pyromq.cli.connecting import (
-    DEFAULT_NAME_SERVER,
-    AsJson,
-    BrokerName,
-    NameServers,
-    TopicName,
-    ask,
-    group_of_commands,
-)
+from pyromq.cli.connecting import AsJson, BrokerName, NameServers, TopicName, ask, group_of_commands
 from pyromq.cli.message_views import facts_of, json_of, pretty_body, table_of
+from pyromq.cli.reaching import DEFAULT_NAME_SERVER
 from pyromq.cli.times import HELP, parse_moment
 
 if TYPE_CHECKING:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pyromq.cli import output
-from pyromq.cli.connecting import DEFAULT_NAME_SERVER, AsJson, NameServers, TopicName, connection, require
+from pyromq.cli.connecting import AsJson, NameServers, TopicName, require
 from pyromq.cli.message_views import json_of, line_of
 from pyromq.cli.output import escaped
+from pyromq.cli.reaching import DEFAULT_NAME_SERVER, connection
 from pyromq.errors import ConfigError
 from pyromq.model import names
 

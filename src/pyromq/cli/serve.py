@@ -26,6 +26,7 @@ import pyromq
 from pyromq.cli import output
 from pyromq.cli.logs import LogFormat, LogLevel, start_logging
 from pyromq.cli.output import escaped
+from pyromq.cli.reaching import DEFAULT_NAME_SERVER
 from pyromq.cli.running import as_called
 from pyromq.config import BrokerConfig, NameServerConfig, StoreConfig
 from pyromq.config.load import DEFAULT_DATA, Loaded, load_broker, load_name_server
@@ -40,7 +41,6 @@ log = logging.getLogger("pyromq")
 
 #: What other programs wait for on stdout.
 READY = "PyroMQ is up"
-DEFAULT_NAME_SERVER = "127.0.0.1:9876"
 #: Addresses that mean "all of this machine": good to listen on, useless to connect to.
 WILDCARDS = ("0.0.0.0", "::")  # noqa: S104  they are compared with
 #: An address of documentation: nothing is sent there, the system is asked which way it would go.

@@ -8,18 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pyromq.cli import output
-from pyromq.cli.connecting import (
-    DEFAULT_NAME_SERVER,
-    AsJson,
-    BrokerName,
-    ClusterName,
-    NameServers,
-    TopicName,
-    Yes,
-    ask,
-    group_of_commands,
-)
+from pyromq.cli.connecting import AsJson, BrokerName, ClusterName, NameServers, TopicName, Yes, ask, group_of_commands
 from pyromq.cli.output import ago, escaped, moment, number, plural, rate
+from pyromq.cli.reaching import DEFAULT_NAME_SERVER
 from pyromq.clock import SystemClock
 from pyromq.errors import TopicNotFound
 from pyromq.model.topic import Permission

@@ -25,7 +25,7 @@ from pyromq.client.answers import error_of
 from pyromq.client.options import ClientOptions, parse_name_servers, tls_context
 from pyromq.client.routes import MASTER, Routes
 from pyromq.config import LimitsConfig
-from pyromq.errors import CallFailed, ClientClosed, NoPermission, PyroMQError
+from pyromq.errors import ClientClosed, NoPermission, PyroMQError
 from pyromq.net.client import Client
 from pyromq.net.connection import Connection
 from pyromq.net.service import Handler, Service
@@ -276,7 +276,7 @@ class Session:
             return  # nobody there has heard of us
         try:
             await self.ask(address, farewell, GOODBYE_SECONDS)
-        except (PyroMQError, CallFailed) as error:
+        except PyroMQError as error:
             log.debug("%s did not hear that we are gone: %s", address, error)
 
 

@@ -1,0 +1,53 @@
+"""Where a cluster is when nobody says, and who asks.
+
+Keys and certificates come from the environment alone: everybody on the machine can read what is on a command line.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from typing import TYPE_CHECKING, TypedDict
+
+from pyromq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyromq.auth.signature import Credentials
+
+DEFAULT_NAME_SERVER = "127.0.0.1:9876"
+
+
+class Connection(TypedDict):
+    """The keywords that every client takes."""
+
+    tls: ssl.SSLContext | bool | None
+    credentials: Credentials | None
+
+
+def connection() -> Connection:
+    """From PYROMQ_TLS, PYROMQ_ACCESS_KEY, PYROMQ_SECRET_KEY and PYROMQ_SECURITY_TOKEN. Raises ConfigError."""
+    return {"tls": _tls(os.environ.get("PYROMQ_TLS", "")), "credentials": _credentials()}
+
+
+def _tls(wanted: str) -> ssl.SSLContext | bool | None:
+    """`1`: checked with the system's authorities; a file: with the authorities in it."""
+    if wanted.lower() in ("", "0", "no", "off", "false"):
+        return None
+    if wanted.lower() in ("1", "yes", "on", "true"):
+        return True
+    try:
+        return ssl.create_default_context(cafile=wanted)
+    except OSError as error:
+        why = error.strerror or error
+        raise ConfigError(f"PYROMQ_TLS is {wanted!r}, which is no file of certificates: {why}", "PYROMQ_TLS") from None
+
+
+def _credentials() -> Credentials | None:
+    access, secret = os.environ.get("PYROMQ_ACCESS_KEY"), os.environ.get("PYROMQ_SECRET_KEY")
+    if not access and not secret:
+        return None
+    if not access or not secret:
+        raise ConfigError("PYROMQ_ACCESS_KEY and PYROMQ_SECRET_KEY belong together: one of them is missing")
+    from pyromq.auth.signature import Credentials
+
+    return Credentials(access, secret, os.environ.get("PYROMQ_SECURITY_TOKEN") or None)

@@ -3,17 +3,21 @@
     PyroMQError
     ├── ConfigError                  a setting that cannot be used; names the setting
     ├── IllegalMessage               a message the store must not take: the sender's fault, retrying is no help
-    │   └── IllegalName              a topic or group that cannot be called so
+    │   ├── IllegalName              a topic or group that cannot be called so
+    │   └── OutOfSequence            a numbered message whose predecessor is missing; has the number that is expected
     ├── StoreError
     │   ├── StoreLocked              another process has the directory; names its pid
     │   ├── StoreClosed              used before it was opened or after it was closed
     │   ├── StoreFenced              a sync or our own code failed: nothing more is acknowledged, restart to recover
     │   ├── DiskFull                 appends are refused until there is room; reads go on
     │   │   └── TooManyFiles         no new queue: the process may not open many more files
+    │   ├── BadRecord                bytes that must be a record are none, or a damaged one; says where among them
     │   ├── CorruptFile              a config file and its previous copy are both unreadable
     │   └── CorruptStore             bytes on disk are not what was written; names file and position
     │       ├── CorruptLog           a record below the synced mark is damaged: never cut silently
     │       └── CorruptQueue         a consume-queue entry disagrees with the log (rebuildable)
+    ├── BackupError                  a backup that cannot be made, continued or restored as asked
+    │   └── CorruptBackup            bytes in a backup are not what was saved; names file and position
     ├── ProtocolError
     │   ├── BadFrame                 bytes that are no frame, or one above a limit: the connection is closed
     │   └── BadRequest               a request whose fields or body are not what its code needs
@@ -39,8 +43,11 @@
     │   │   ├── SendFailed           the message is certainly not stored
     │   │   └── SendUnknown          the message may be stored or not: find out before it is sent again
     │   ├── NoReply                  a request message was sent and nobody replied in time
+    │   ├── DataLoss                 messages that were to be read are not there any more
     │   ├── ClientClosed             used before it was started or after it was stopped
     │   └── UnreadableBody           a body that says that it is compressed, and cannot be unpacked
+    ├── LakeError                    the table that topics are archived in is not what it should be
+    │   └── LakeConflict             somebody else committed to it first: nothing was added, run again
     ├── OffsetNotFound               the asked position or id holds no message
     ├── IllegalOffset                an offset, queue or name that an offset table cannot hold
     ├── FilterSyntaxError            a subscription that cannot be understood: the consumer's fault; says where
@@ -84,6 +91,14 @@ class IllegalName(IllegalMessage):
     """A topic or group that cannot be called so: its name becomes the name of a directory."""
 
     code = 29  # INVALID_PARAMETER
+
+
+class OutOfSequence(IllegalMessage):
+    """A numbered message that cannot follow what is stored. `expected` is the number that can: send again from it."""
+
+    def __init__(self, message: str, expected: str) -> None:
+        super().__init__(message)
+        self.expected = expected
 
 
 class StoreError(PyroMQError):
@@ -161,6 +176,29 @@ class CorruptQueue(CorruptStore):
 
 class CorruptFile(StoreError):
     """A small file and its previous copy are both unreadable."""
+
+
+class BackupError(PyroMQError):
+    """A backup that cannot be made, continued or restored as it was asked for."""
+
+
+class CorruptBackup(BackupError):
+    """Bytes in a backup are not what was saved there. `position` is of the log, or of a small file's first byte."""
+
+    def __init__(self, file: str, position: int, what: str) -> None:
+        self.file = file
+        self.position = position
+        self.what = what
+        super().__init__(f"{file}: {what} at position {position}; use another copy of the backup, or an older manifest")
+
+
+class BadRecord(StoreError):
+    """Among bytes that must be records. `at` counts from the first of the bytes that were given."""
+
+    def __init__(self, at: int, what: str) -> None:
+        self.at = at
+        self.what = what
+        super().__init__(f"there is no whole record at byte {at}: {what}")
 
 
 class OffsetNotFound(PyroMQError):
@@ -308,9 +346,21 @@ class NoReply(ClientError):
     """A request message was sent, and nobody replied in time: whoever handles it may do so yet."""
 
 
+class DataLoss(ClientError):
+    """Messages that were to be read are not there any more: retention removed them, or their topic was deleted."""
+
+
 class ClientClosed(ClientError):
     """Used before it was started or after it was stopped."""
 
 
 class UnreadableBody(ClientError):
     """A body that says that it is compressed, and cannot be unpacked."""
+
+
+class LakeError(PyroMQError):
+    """The table that topics are archived in is not what it should be."""
+
+
+class LakeConflict(LakeError):
+    """Somebody else committed to the lake first: nothing of ours is in it, and running again goes on from there."""

@@ -53,7 +53,15 @@ class AdminParts(Parts):
 
     def _handlers(self) -> dict[type[Request], Any]:
         config = self.settings.current
-        info = RuntimeInfo(config, self.store, self.statistics, self.clock, delays=self.delay_offsets, delay_levels=18)
+        info = RuntimeInfo(
+            config,
+            self.store,
+            self.statistics,
+            self.clock,
+            delays=self.delay_offsets,
+            delay_levels=18,
+            numbered=self.numbered,
+        )
         offsets = OffsetAdmin(
             config, ADDRESS, self.topics, self.groups, self.consumers, self.progress, self.resets, self.store,
             self.statistics, self.clock, wake=self.woken.extend, delays=self.delay_offsets, delay_levels=18,

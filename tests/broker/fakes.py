@@ -7,6 +7,10 @@ from typing import Any
 
 from pyromq.broker.groups import Groups
 from pyromq.broker.overload import Overload
+from pyromq.broker.sequence_file import WritersFile
+from pyromq.broker.sequence_keeper import SequenceKeeper
+from pyromq.broker.sequence_sends import NumberedSends
+from pyromq.broker.sequences import Sequences
 from pyromq.broker.statistics import Statistics
 from pyromq.broker.topics import Topics
 from pyromq.broker.writer import Writer
@@ -96,6 +100,11 @@ class Parts:
         self.writer = Writer(self.store)
         self.overload = Overload(lambda: self.config.overload, self.store.marks, self.clock)
         self.statistics = Statistics(self.clock)
+        file = WritersFile(self.disk, self.store.paths.config)
+        remember_ms = self.config.writers_remembered_hours * 3_600_000
+        self.writers = SequenceKeeper(Sequences(remember_ms), file, self.store, self.clock)
+        self.writers.load()
+        self.numbered = NumberedSends(self.writers, self.writer, self.clock)
 
     @property
     def tables(self) -> tuple[TopicTable, GroupTable, ConsumerOffsets, DelayOffsets]:

@@ -12,6 +12,7 @@ import pytest
 
 from broker.admin_parts import AdminParts
 from pyromq.broker.runtime_info import bytes_text, distribution, runtime_text
+from pyromq.broker.sequences import Numbered, Stream
 from pyromq.broker.settings import FILE
 from pyromq.clock import ManualClock
 from pyromq.config import BrokerConfig, RetentionConfig
@@ -186,6 +187,19 @@ def test_runtime_figures_have_the_names_and_forms_that_tools_parse() -> None:
     assert figures["putMessageDistributeTime"].startswith("[<=0ms]:8 [0~10ms]:0 ")
     for name in ("sendThreadPoolQueueHeadWaitTimeMills", "pageCacheLockTimeMills", "timerReadBehind"):
         int(figures[name])
+
+
+def test_a_broker_says_that_it_knows_writers_that_number_their_messages() -> None:
+    parts = AdminParts()
+    parts.writers.sequences.stored([Numbered(Stream(b"orders", 0, b"w"), 0, 0)], 0)
+    parts.numbered.repeats = 7
+    figures = parts.told(ask.GetRuntimeInfo())["table"]
+    shown = {name: value for name, value in figures.items() if name.startswith("pyromq.")}
+    assert shown == {
+        "pyromq.idempotentWriters": "true",
+        "pyromq.writersRemembered": "1",
+        "pyromq.repeatsDropped": "7",
+    }
 
 
 def test_an_empty_broker_has_figures_too() -> None:

@@ -69,7 +69,7 @@ class Scene:
         self.send = SendProcessor(
             lambda: parts.config, parts.topics, parts.groups, parts.writer, parts.overload, STORE_HOST,
             parts.statistics,
-            transactions=lambda _: None, delay=delays.divert, rng=random.Random(1),
+            transactions=lambda _: None, delay=delays.divert, rng=random.Random(1), numbered=parts.numbered,
         )  # fmt: skip
         self.service = Service({SendMessage: self.send.send})
         self.fast = FastSends(
@@ -180,6 +180,8 @@ def test_a_send_without_an_answer_is_stored_and_not_answered() -> None:
         {"l": "x"},
         {"i": "DELAY\x013\x02"},
         {"i": "TRAN_MSG\x01true\x02"},
+        {"i": "PYROMQ_WRITER\x01w\x02PYROMQ_SEQUENCE\x010:0\x02"},
+        {"i": "TAGS\x01red\x02PYROMQ_SEQUENCE\x010:0\x02"},
         {"i": "TIMER_DELIVER_MS\x011\x02"},
         {"i": "CLUSTER\x01other\x02"},
         {"i": "POP_CK\x011\x02"},

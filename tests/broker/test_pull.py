@@ -149,6 +149,22 @@ def test_bytes_are_limited_too_and_one_message_always_fits(world: World, asked: 
     assert len(bodies(world.pull(most=1000, max_bytes=asked))) == given
 
 
+@pytest.mark.parametrize(("asked", "least"), [(2 << 20, 1900), (4 << 20, 3800)])
+def test_a_client_that_asks_for_much_gets_much_at_once(asked: int, least: int) -> None:
+    """The defaults: some thousand messages, as many as fit in 2 or 4 MiB."""
+    world = World(store={"segment_bytes": 16 << 20, "queue_file_entries": 20_000})
+    world.send(*["x" * 900] * 5000)
+    answer = world.pull(most=8192, max_bytes=asked)
+    found = answer.body
+    assert isinstance(found, list)
+    assert least <= len(found)
+    assert asked - 2000 < sum(map(len, found)) <= asked
+    assert where(answer) == (FOUND, len(found), 0, 5000)
+    world.send(*["y"] * 8192)
+    assert len(bodies(world.pull(5000, most=100_000, max_bytes=asked))) == 8192
+    world.parts.close()
+
+
 def test_views_outlive_the_segment_they_are_of(world: World) -> None:
     world.send(*["x" * 1000] * 400)
     answer = world.pull(most=5)

@@ -39,6 +39,7 @@ class World:
         send = SendProcessor(
             config, self.parts.topics, self.parts.groups, self.parts.writer, self.parts.overload, STORE_HOST,
             self.parts.statistics, transactions=lambda _: None, delay=lambda draft: draft, rng=random.Random(1),
+            numbered=self.parts.numbered,
         )  # fmt: skip
         self.replies = ReplyProcessor(config, send, self.producers, self.parts.writer, "10.0.0.9:10911", self.clock)
 

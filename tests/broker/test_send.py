@@ -61,6 +61,7 @@ class Scene:
             lambda: parts.config, parts.topics, parts.groups, parts.writer, parts.overload, STORE_HOST,
             parts.statistics,
             transactions=self._detour, delay=delays.divert, rng=random.Random(1), in_order=self.in_order.__contains__,
+            numbered=parts.numbered,
         )  # fmt: skip
 
     def _detour(self, sending: Sending) -> Response | None:

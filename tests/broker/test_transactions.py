@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from dataclasses import replace
 
 import pytest
 
 from broker.fakes import PEER_HOST, STORE_HOST, FakePeer
 from broker.transaction_scene import ASIDE, COMMIT, HALVES, OPS, ROLL_BACK, UNKNOWN, Scene, questions
-from pyromq.broker.transactions import journal
+from pyromq.broker.clients import Consumers
+from pyromq.broker.locks import QueueLocks
+from pyromq.broker.processors.members import MemberProcessor
 from pyromq.broker.transactions.ledger import Key
 from pyromq.config import FlushConfig
 from pyromq.config.broker import TransactionConfig
@@ -18,8 +21,10 @@ from pyromq.model.message import AppendedAt, Draft
 from pyromq.model.names import SCHEDULE_TOPIC
 from pyromq.records import layout, record
 from pyromq.records.message_id import decode_message_id, encode_message_id
-from pyromq.wire.requests import EndTransaction
-from pyromq.wire.responses import SendReceipt
+from pyromq.wire.codes import RequestCode
+from pyromq.wire.command import Command
+from pyromq.wire.requests import EndTransaction, Heartbeat
+from pyromq.wire.responses import Response, SendReceipt
 
 # --- begin -----------------------------------------------------------------------------------------------------------
 
@@ -222,7 +227,8 @@ def test_two_commits_at_once_make_one_message() -> None:
     )  # fmt: skip
 
     async def both() -> None:
-        await asyncio.gather(scene.processor.end(request, scene.peer), scene.processor.end(request, scene.peer))
+        answers = [waited_for(scene.processor.end(request, scene.peer)) for _ in range(2)]
+        await asyncio.gather(*answers)
 
     asyncio.run(both())
     assert scene.orders() == [b"paid"]
@@ -250,9 +256,13 @@ def commit_of(sent: SendReceipt) -> EndTransaction:
     )  # fmt: skip
 
 
+async def waited_for(answer: Awaitable[Response] | Response) -> Response:
+    return answer if isinstance(answer, Response) else await answer
+
+
 async def gone_while_it_waits(scene: Scene, sent: SendReceipt, disk: SlowDisk) -> None:
     """A producer commits, and its connection ends before the message is on the disk."""
-    ending = asyncio.ensure_future(scene.processor.end(commit_of(sent), scene.peer))
+    ending = asyncio.ensure_future(waited_for(scene.processor.end(commit_of(sent), scene.peer)))
     await disk.waited_for.wait()
     ending.cancel()
     await asyncio.gather(ending, return_exceptions=True)
@@ -268,13 +278,11 @@ def test_a_producer_that_goes_before_the_disk_is_done_does_not_open_its_transact
     async def story() -> None:
         disk = SlowDisk(scene, monkeypatch)
         await gone_while_it_waits(scene, sent, disk)
-        assert (await scene.processor.end(commit_of(sent), scene.peer)).reason == "the transaction has ended before"
-        assert scene.ops() == [], "the promise does not hold yet"
-        stopping = asyncio.ensure_future(scene.journal.finish())
+        again = asyncio.ensure_future(waited_for(scene.processor.end(commit_of(sent), scene.peer)))
         await asyncio.sleep(0)
-        assert not stopping.done(), "a broker that stops waits for it"
+        assert not again.done(), "the promise does not hold yet"
         disk.may_go_on.set()
-        await stopping
+        assert (await again).reason == "the transaction has ended before"
 
     asyncio.run(story())
     assert (scene.orders(), scene.ops()) == ([b"paid"], [b"0,"])
@@ -282,20 +290,6 @@ def test_a_producer_that_goes_before_the_disk_is_done_does_not_open_its_transact
     peer = scene.connect()
     scene.round()
     assert (questions(peer), scene.orders()) == ([], [b"paid"])
-
-
-def test_a_broker_that_stops_does_not_wait_for_ever_for_an_end_to_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = Scene(store={"flush": FlushConfig(sync=True)})
-    sent = scene.send()
-    monkeypatch.setattr(journal, "STOP_SECONDS", 0.01)
-
-    async def story() -> None:
-        await gone_while_it_waits(scene, sent, SlowDisk(scene, monkeypatch))
-        async with asyncio.timeout(20):
-            await scene.journal.finish()
-
-    asyncio.run(story())
-    assert (scene.orders(), scene.ops()) == ([b"paid"], [])
 
 
 def test_no_position_is_saved_behind_a_half_whose_message_is_not_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,7 +304,7 @@ def test_no_position_is_saved_behind_a_half_whose_message_is_not_on_the_disk(mon
         await asyncio.sleep(0)
         assert scene.positions() == (None, None)
         disk.may_go_on.set()
-        await asyncio.gather(saving, scene.journal.finish())
+        await saving
 
     asyncio.run(story())
     assert scene.positions()[0] == 1
@@ -326,7 +320,6 @@ def test_a_disk_that_fails_while_a_commit_waits_is_told(monkeypatch: pytest.Monk
     monkeypatch.setattr(scene.parts.store, "wait_synced", fails)
     with pytest.raises(StoreFenced):
         scene.end(sent, COMMIT)
-    assert scene.ops() == []
 
 
 # --- asking back -----------------------------------------------------------------------------------------------------
@@ -542,19 +535,64 @@ def test_one_that_must_wait_moves_to_the_end_when_too_many_come_after_it(monkeyp
     assert scene.positions()[0] == len(scene.parts.bodies(HALVES))
 
 
-def test_where_too_many_wait_for_producers_each_move_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_however_many_wait_for_a_producer_that_is_away_none_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that wrote many halves is down for two days: each is written a few times more, and is there in the end."""
     monkeypatch.setattr("pyromq.broker.transactions.ledger.SPAN", 5)
-    monkeypatch.setattr("pyromq.broker.transactions.ledger.MAX_UNCOUNTED", 8)
-    scene = Scene(transaction=TransactionConfig(check_max=2))
-    for number in range(60):
-        scene.send(key=f"K{number}")
-    for _ in range(20):
-        scene.round()
-    written = len(scene.parts.bodies(HALVES))
+    scene = Scene(transaction=TransactionConfig(check_max=2), store={"segment_bytes": 4 << 20})
+    sent = [scene.send(key=f"K{number}") for number in range(60)]
+    rounds = 0
+    for seconds in (30, 30, 60, 120, 240, 480, 3_600, 7_200, 14_400, 28_800, 57_600, 60_000):
+        for _ in range(3):
+            scene.round(seconds / 3)
+            rounds += 1
+    assert scene.parts.bodies(ASIDE) == []
+    assert len(scene.parts.bodies(HALVES)) <= 60 * 16, "it is not written in every round"
+    assert rounds == 36
+    peer = scene.connect()
     scene.round()
-    assert len(scene.parts.bodies(HALVES)) == written, "it does not go on without an end"
-    kept = scene.journal.ledger.half_next - scene.positions()[0]
-    assert len(scene.parts.bodies(ASIDE)) + kept == 60
+    assert {one.message_id for one in questions(peer)} == {f"K{number}" for number in range(60)}
+    for one in sent:
+        scene.end(one, COMMIT)
+        scene.end(one, COMMIT)
+    assert scene.orders() == [b"paid"] * 60
+
+
+def test_a_producer_that_only_sent_heartbeats_is_asked() -> None:
+    """A job that is back has sent nothing yet, and knows what became of the transactions of its last life."""
+    scene = Scene()
+    scene.send()
+    members = MemberProcessor(
+        lambda: scene.parts.config, scene.parts.topics, scene.parts.groups, scene.producers, Consumers(), QueueLocks(),
+        scene.clock,
+    )  # fmt: skip
+    peer = FakePeer()
+    body = b'{"clientID":"10.0.0.7@1","producerDataSet":[{"groupName":"bank"}],"consumerDataSet":[]}'
+    members.heartbeat(Heartbeat(body=body, command=Command(code=RequestCode.HEART_BEAT)), peer)
+    scene.round()
+    assert [one.message_id for one in questions(peer)] == ["K1"]
+
+
+def test_an_end_that_found_no_room_is_recorded_when_there_is_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene()
+    first, second = scene.send(key="K1"), scene.send(key="K2")
+    append = scene.parts.store.append
+
+    def only_one_more(drafts: list[Draft]) -> list[AppendedAt]:
+        full = DiskFull("no room")
+        full.receipts = append(drafts[:1]) if len(drafts) > 1 else ()
+        raise full
+
+    with monkeypatch.context() as patch:
+        patch.setattr(scene.parts.store, "append", only_one_more)
+        scene.end(first, COMMIT)
+        scene.end(second, ROLL_BACK)
+    assert (scene.orders(), scene.ops()) == ([b"paid"], [])
+    scene.round()
+    assert scene.ops() == [b"0,", b"1,"]
+    scene = scene.killed()
+    scene.end(first, COMMIT)
+    scene.end(second, COMMIT)
+    assert scene.orders() == [b"paid"]
 
 
 def test_a_round_that_found_the_disk_full_is_made_up_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,12 +76,19 @@ def test_one_that_has_to_wait_moves_back_when_it_holds_up_the_others(monkeypatch
     assert planned(ledger, 60_000, live=False) == []
     ledger.read_to(11)
     assert planned(ledger, 60_000, live=False) == [Step(Act.RENEW, half(0))]
-    monkeypatch.setattr(ledger_module, "MAX_UNCOUNTED", 0)
-    assert planned(ledger, 60_000, live=False) == [Step(Act.MISS, half(0))]
-    assert planned(ledger, 0, live=False) == [Step(Act.RENEW, half(0))], "it may not be asked for yet"
+    assert planned(ledger, 5_000, live=False) == [], "it came a moment ago"
     assert ledger.has_room
     ledger.read_to(20)
     assert not ledger.has_room
+
+
+def test_one_that_has_moved_stays_for_as_long_as_it_waited_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_module, "SPAN", 10)
+    copy = half(0, origin=-7, stored_ms=BORN_MS + 100_000)
+    ledger = with_halves(copy)
+    ledger.read_to(20)
+    assert planned(ledger, 199_999, live=False) == []
+    assert planned(ledger, 200_000, live=False) == [Step(Act.RENEW, copy)]
 
 
 def test_nothing_is_done_to_a_half_that_is_being_ended() -> None:
@@ -186,7 +193,6 @@ class AnyOrder(RuleBasedStateMachine):
         super().__init__()
         self._span, ledger_module.SPAN = ledger_module.SPAN, 4
         self._run, ledger_module.OPS_IN_RUN = ledger_module.OPS_IN_RUN, 2
-        self._uncounted, ledger_module.MAX_UNCOUNTED = ledger_module.MAX_UNCOUNTED, 6
         self.halves: list[Half] = []
         self.ops: list[list[int]] = []
         self.saved = Positions(0, 0)
@@ -197,7 +203,6 @@ class AnyOrder(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         ledger_module.SPAN, ledger_module.OPS_IN_RUN = self._span, self._run
-        ledger_module.MAX_UNCOUNTED = self._uncounted
 
     # The disk, which keeps all that was written to it.
 

@@ -13,12 +13,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from broker.fakes import PEER_HOST, STORE_HOST, Parts
 from broker.transaction_scene import ASIDE, COMMIT, HALVES, OPS, ROLL_BACK, Scene, now, questions
+from pyromq.broker.transactions.committed import committed_halves
 from pyromq.clock import ManualClock
+from pyromq.config import FlushConfig
 from pyromq.config.broker import TransactionConfig
 from pyromq.errors import CorruptQueue
 from pyromq.model.message import Draft
 from pyromq.model.names import TRANSACTION_GROUP
 from pyromq.model.topic import TopicConfig
+from pyromq.records import layout
 from pyromq.records.message_id import encode_message_id
 from pyromq.records.properties import encode_properties
 from pyromq.testing.crash_choice import CrashMode
@@ -82,29 +85,73 @@ def test_what_has_ended_stays_ended_after_a_kill() -> None:
     assert questions(peer) == []
 
 
-def test_a_crash_before_the_end_is_recorded_makes_the_producer_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_between_a_committed_message_and_its_end_does_not_let_it_be_committed_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     scene = Scene()
-    sent = scene.send()
+    peer = scene.connect()
+    first, second = scene.send(key="K1"), scene.send(b"other", key="K2")
+    scene.round()
+    asked = questions(peer)[0]
+    append = scene.parts.store.append
     with monkeypatch.context() as patch:
-        patch.setattr(scene.journal, "_record_end", lambda offset: None)
-        scene.end(sent, COMMIT)
-    assert scene.orders() == [b"paid"]
+        patch.setattr(scene.parts.store, "append", lambda drafts: append(drafts[:1]))  # the process ends here
+        scene.end(first, COMMIT)
     scene = scene.killed()
     peer = scene.connect()
+    for sent in (first, asked, second):
+        assert scene.end(sent, COMMIT).code == 0
     scene.round()
-    assert [one.message_id for one in questions(peer)] == ["K1"]
-    scene.end(questions(peer)[0], COMMIT)
-    assert scene.orders() == [b"paid", b"paid"], "twice at worst, never lost"
+    assert scene.orders() == [b"paid", b"other"]
+    assert questions(peer) == []
+    scene = scene.restarted()
+    scene.end(asked, COMMIT)
+    assert scene.orders() == [b"paid", b"other"]
+
+
+def test_a_start_looks_only_at_the_committed_messages_that_have_no_end_behind_them() -> None:
+    scene = Scene(store={"segment_bytes": 64 * 1024})
+    for number in range(200):
+        scene.end(scene.send(b"x" * 500, key=f"K{number}"), COMMIT)
+    log = scene.parts.store.log
+    assert len(log.files.segments) > 3
+    assert set(committed_halves(log.files, 0, log.end)) == {None}
+    half = scene.parts.messages(HALVES)[-1]
+    last = Draft(b"orders", 2, b"paid", storage_flags=layout.FLAG_COMMITTED, prepared_position=half.position)
+    for _ in range(2):
+        scene.parts.store.append([last])
+    found = [position for position in committed_halves(log.files, 0, log.end) if position is not None]
+    assert found == [half.position] * 2
+
+
+@pytest.mark.parametrize("sync", [False, True])
+@pytest.mark.parametrize("seed", range(15))
+def test_after_a_power_cut_a_decision_that_is_sent_again_makes_one_message(seed: int, sync: bool) -> None:
+    scene = Scene(store={"flush": FlushConfig(sync=sync)})
+    sent = [scene.send(f"{number}".encode(), key=f"K{number}") for number in range(6)]
+    scene.parts.store.flush()
+    scene.parts.disk.sync_all()
+    for one in sent[:4]:
+        scene.end(one, COMMIT)
+    scene.end(sent[4], ROLL_BACK)
+    disk = scene.parts.disk.crash(random.Random(seed))
+    scene = Scene(Parts(disk, scene.clock))
+    before = scene.orders()
+    assert not sync or sorted(before) == [b"0", b"1", b"2", b"3"]
+    for one in [*sent[:4], *sent[:4]]:
+        scene.end(one, COMMIT)
+    assert sorted(scene.orders()) == [b"0", b"1", b"2", b"3"]
 
 
 def test_of_two_copies_that_a_crash_left_the_newer_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The old one's end was not recorded: the disk was full when it came to that."""
-    monkeypatch.setattr("pyromq.broker.transactions.forms.op_drafts", lambda *_: iter(()))
     scene = Scene()
     scene.connect()
     scene.send()
-    scene.round()
-    monkeypatch.undo()
+    append = scene.parts.store.append
+    with monkeypatch.context() as patch:
+        patch.setattr(scene.parts.store, "append", lambda drafts: append(drafts[:1]))
+        scene.round()
     assert len(scene.parts.bodies(HALVES)) == 2
     scene.parts.offsets.reset(TRANSACTION_GROUP, HALVES, 0, 0)
     scene = scene.restarted()

@@ -66,6 +66,7 @@ class Scene:
             lambda: self.parts.config, parts.topics, parts.groups, parts.writer, parts.overload, STORE_HOST,
             parts.statistics,
             transactions=self.processor.prepare, delay=self.delays.divert, rng=random.Random(1),
+            numbered=parts.numbered,
         )  # fmt: skip
         self.peer = FakePeer()
         now(self.journal.load())

@@ -107,7 +107,8 @@ cdef void look_at_properties(const unsigned char* properties, int size, Seen* se
         if length:
             if (named(at, length, "DELAY", 5) or named(at, length, "TRAN_MSG", 8) or named(at, length, "POP_CK", 6)
                     or named(at, length, "CLUSTER", 7) or named(at, length, "MSG_REGION", 10)
-                    or named(at, length, "TRACE_ON", 8) or (length > 6 and memcmp(at, "TIMER_", 6) == 0)):
+                    or named(at, length, "TRACE_ON", 8) or (length > 6 and memcmp(at, "TIMER_", 6) == 0)
+                    or named(at, length, "PYROMQ_WRITER", 13) or named(at, length, "PYROMQ_SEQUENCE", 15)):
                 seen.special = True
             elif named(at, length, "UNIQ_KEY", 8) and length > 9:
                 seen.unique_key = at + 9

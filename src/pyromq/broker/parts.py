@@ -40,6 +40,7 @@ from pyromq.broker.registration import Registrar
 from pyromq.broker.resets import Resets
 from pyromq.broker.runtime_info import RuntimeInfo
 from pyromq.broker.saved_topics import SavedTopics
+from pyromq.broker.sequence_sends import NumberedSends
 from pyromq.broker.settings import Settings
 from pyromq.broker.statistics import Statistics
 from pyromq.broker.tables import Tables
@@ -109,6 +110,7 @@ class Parts:
         self.overload = Overload(lambda: config().overload, store.marks, clock)
         self.writer = Writer(store)
         self.overload.count_waiting(lambda: self.writer.waiting)
+        self.numbered = NumberedSends(tables.writers, self.writer, clock)
         self.holds = Holds(store.arrivals, config().max_held_pulls)
         self.fast_sends = self._fast_sends(store_host)
         self.topics.add_system_topics(self.delay_levels)
@@ -124,6 +126,7 @@ class Parts:
         self.send = SendProcessor(
             config, self.topics, self.groups, self.writer, self.overload, store_host, self.statistics,
             transactions=self.transaction.prepare, delay=self.delays.divert, rng=rng, in_order=self._consumes_in_order,
+            numbered=self.numbered,
         )  # fmt: skip
         self.send_back = SendBackProcessor(
             config, self.topics, self.groups, self.writer, self.overload, store, store_host, self.statistics,
@@ -266,6 +269,7 @@ class Parts:
     async def _when_saved(self, answer: Answer) -> Response | None:
         response = await answer if isinstance(answer, Awaitable) else answer
         await self._tables.settings_saver.saved()
+        await self._tables.writers.settled()
         return response
 
     def _of_admin(self) -> dict[type[Request], Handler]:
@@ -273,11 +277,12 @@ class Parts:
         delays = self._tables.delays
         info = RuntimeInfo(
             config, store, self.statistics, self._clock,
-            delays=delays, delay_levels=levels, loop_lag_ms=lambda: self.overload.lag_ms,
+            delays=delays, delay_levels=levels, loop_lag_ms=lambda: self.overload.lag_ms, numbered=self.numbered,
         )  # fmt: skip
         topics = TopicAdmin(
-            config, self._address, self.topics, self.consumers, self.progress, self.resets, store, self.statistics
-        )
+            config, self._address, self.topics, self.consumers, self.progress, self.resets, store, self.statistics,
+            on_removal=self._tables.writers.forget_topic,
+        )  # fmt: skip
         groups = GroupAdmin(self.groups, self.progress, self.resets, self.locks, self.statistics, self._groups_changed)
         offsets = OffsetAdmin(
             config, self._address, self.topics, self.groups, self.consumers, self.progress, self.resets, store,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from pyromq.broker.sequence_sends import NumberedSends
 from pyromq.broker.statistics import Statistics
 from pyromq.clock import Clock
 from pyromq.config import BrokerConfig
@@ -43,6 +44,7 @@ class RuntimeInfo:
         delays: DelayOffsets | None = None,
         delay_levels: int = 0,
         loop_lag_ms: Callable[[], float] = lambda: 0.0,
+        numbered: NumberedSends | None = None,
     ) -> None:
         self._config = config
         self._store = store
@@ -51,6 +53,7 @@ class RuntimeInfo:
         self._delays = delays
         self._delay_levels = delay_levels
         self._loop_lag_ms = loop_lag_ms
+        self._numbered = numbered
 
     def __call__(self) -> Mapping[str, str]:
         figures: dict[str, object] = {
@@ -65,6 +68,7 @@ class RuntimeInfo:
             **self._backlog(),
             **self._pools(),
             **self._schedule(),
+            **self._writers(),
         }
         return {name: str(value) for name, value in sorted(figures.items())}
 
@@ -175,6 +179,17 @@ class RuntimeInfo:
             f"scheduleMessageOffset_{level}": f"{offset},{self._store.max_offset(names.SCHEDULE_TOPIC, level - 1)}"
             for level, offset in known
             if offset is not None
+        }
+
+    def _writers(self) -> dict[str, object]:
+        """Whether messages that writers send again are stored once, and what came of it. RocketMQ has no such fields:
+        that is how a client tells the two apart."""
+        if self._numbered is None:
+            return {}
+        return {
+            "pyromq.idempotentWriters": "true",
+            "pyromq.writersRemembered": self._numbered.writers,
+            "pyromq.repeatsDropped": self._numbered.repeats,
         }
 
 

@@ -51,6 +51,7 @@ _VALUE_END = VALUE_END[0]
 _SPECIAL = frozenset(
     (
         *(b"DELAY", b"TRAN_MSG", b"POP_CK", b"CLUSTER", b"MSG_REGION", b"TRACE_ON", b"UNIQ_KEY", b"KEYS"),
+        *(b"PYROMQ_WRITER", b"PYROMQ_SEQUENCE"),
         layout.CRC_PROPERTY_NAME,
     )
 )

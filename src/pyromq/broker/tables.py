@@ -1,4 +1,4 @@
-"""The small tables that a broker keeps in its store directory: topics, groups, progress, and how they are saved."""
+"""The small tables that a broker keeps in its store directory (topics, groups, progress, writers), and their saving."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ from typing import Any
 
 from pyromq.broker.request_modes import RequestModeTable
 from pyromq.broker.saving import Saver
+from pyromq.broker.sequence_file import WritersFile
+from pyromq.broker.sequence_keeper import SequenceKeeper
+from pyromq.broker.sequences import Sequences
 from pyromq.clock import Clock
 from pyromq.config import BrokerConfig
 from pyromq.store.config_files import ConsumerOffsets, DelayOffsets, GroupTable, TopicTable
 from pyromq.store.message_store import MessageStore
+
+HOUR_MS = 3_600_000
 
 
 class Tables:
@@ -25,6 +30,9 @@ class Tables:
         self.request_modes = RequestModeTable(store.disk, store.paths.config)
         for table in (self.topics, self.groups, self.offsets, self.delays, self.request_modes):
             table.load()
+        file = WritersFile(store.disk, store.paths.config)
+        self.writers = SequenceKeeper(Sequences(config.writers_remembered_hours * HOUR_MS), file, store, clock)
+        self.writers.load()
         self.settings_saver = Saver(self.topics, self.groups, self.request_modes)
         self._savers = (
             self.settings_saver,
@@ -34,8 +42,9 @@ class Tables:
 
     def work(self) -> list[Coroutine[Any, Any, None]]:
         """What runs beside."""
-        return [saver.run() for saver in self._savers]
+        return [*(saver.run() for saver in self._savers), self.writers.run()]
 
     async def save(self) -> None:
         for saver in self._savers:
             await saver.save()
+        await self.writers.save()

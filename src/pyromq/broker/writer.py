@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
+from pyromq.model.ids import LogPosition, QueueOffset
 from pyromq.model.message import AppendedAt, Draft
 from pyromq.store.message_store import MessageStore
 from pyromq.wire.responses import Response
@@ -39,6 +40,11 @@ class Writer:
     def answer_when_settled(self, receipt: AppendedAt, answer: Response) -> Awaitable[Response] | Response:
         """The answer, now or once the promise holds for the message."""
         return self._answer_later(receipt, answer) if self.waits else answer
+
+    def answer_when_all_settled(self, answer: Response) -> Awaitable[Response] | Response:
+        """The answer, now or once the promise holds for everything that is in the log."""
+        end = LogPosition(self._store.marks.appended.value)
+        return self.answer_when_settled(AppendedAt(end, 0, QueueOffset(0)), answer)
 
     async def _answer_later(self, receipt: AppendedAt, answer: Response) -> Response:
         await self.settled(receipt)

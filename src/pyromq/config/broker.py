@@ -112,9 +112,12 @@ class BrokerConfig:
     #: Pulls that may be held at once; the next is answered at once, and the client asks again.
     max_held_pulls: int = 100_000
     #: Most messages of one answer to a pull, whatever the client asks for.
-    max_pull_messages: int = 1024
+    max_pull_messages: int = 8192
     #: Most bytes of one answer to a pull; one message always fits.
     max_pull_bytes: int = 4 * MIB
+    #: How long a writer that numbers its messages is remembered after its last one. What it sends again later than that
+    #: is not known as a repeat.
+    writers_remembered_hours: int = 168
     #: Refuse half messages.
     reject_transactions: bool = False
     #: Half messages and check-back.
@@ -191,6 +194,7 @@ class BrokerConfig:
         require_at_least(0, "max_held_pulls", self.max_held_pulls)
         require_at_least(1, "max_pull_messages", self.max_pull_messages)
         require_at_least(1, "max_pull_bytes", self.max_pull_bytes)
+        require_at_least(1, "writers_remembered_hours", self.writers_remembered_hours)
 
     def _check_times(self) -> None:
         for name in (

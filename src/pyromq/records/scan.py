@@ -34,7 +34,7 @@ def scan_readable(buffer: memoryview, start: int, limit: int, base: int, check_c
     at = start
     count = last_timestamp_ms = 0
     while True:
-        stop = _before_record(buffer, at, limit)
+        stop = before_record(buffer, at, limit)
         if stop is not None:
             return Scan(at, count, last_timestamp_ms, stop)
         spans = record.verify(buffer, at, limit, base + at) if check_crc else record.spans_of(buffer, at, limit)
@@ -45,7 +45,8 @@ def scan_readable(buffer: memoryview, start: int, limit: int, base: int, check_c
         at += spans.total_size
 
 
-def _before_record(buffer: memoryview, at: int, limit: int) -> Stop | None:
+def before_record(buffer: memoryview, at: int, limit: int) -> Stop | None:
+    """Why a walk ends here; None when a record may begin."""
     if at == limit:
         return Stop.LIMIT
     if at + layout.BLANK.size > limit:

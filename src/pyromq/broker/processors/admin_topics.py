@@ -59,7 +59,9 @@ class TopicAdmin:
         resets: Resets,
         store: MessageStore,
         statistics: Statistics,
+        on_removal: Callable[[str], None] = lambda topic: None,
     ) -> None:
+        """`on_removal` is told of a topic in the very turn in which it goes."""
         self._config = config
         self._address = address
         self._topics = topics
@@ -68,6 +70,7 @@ class TopicAdmin:
         self._resets = resets
         self._store = store
         self._statistics = statistics
+        self._on_removal = on_removal
 
     def handlers(self) -> Mapping[type[Request], Handler]:
         return {
@@ -152,6 +155,7 @@ class TopicAdmin:
         self._progress.offsets.forget_topic(topic)
         self._resets.forget_topic(topic)
         self._statistics.forget_topic(topic)
+        self._on_removal(topic)
         return True
 
     async def clean_unused(self, request: ask.CleanUnusedTopics, peer: Peer) -> Response:

@@ -10,11 +10,14 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from pyromq.broker import properties
 from pyromq.broker.groups import Groups
 from pyromq.broker.overload import Overload
 from pyromq.broker.receipts import receipt_fields, stamped
+from pyromq.broker.sequence_sends import NumberedSends, Outcome, numbers_of
+from pyromq.broker.sequences import Numbered
 from pyromq.broker.statistics import Statistics
 from pyromq.broker.topics import Topics
 from pyromq.broker.writer import Writer
@@ -77,6 +80,7 @@ class SendProcessor:
         delay: Callable[[Draft], Draft],
         rng: random.Random,
         in_order: Callable[[str], bool] = lambda group: False,
+        numbered: NumberedSends,
     ) -> None:
         """`in_order`: does this group consume in order at present?"""
         self._config = config
@@ -90,14 +94,19 @@ class SendProcessor:
         self._delay = delay
         self._rng = rng
         self._in_order = in_order
+        self._numbered = numbered
         self._max_batch = MAX_IDS_BYTES // len(encode_message_id(store_host, LogPosition(0)) + ",")
 
     def send(self, request: SendMessage, peer: Peer) -> Awaitable[Response] | Response:
         """Raises what the checks find."""
         self._overload.check()
         sending = self.prepare(request, peer)
+        drafts = self._batch(sending) if request.batch else [sending.draft]
+        numbers = numbers_of(sending.draft.topic, drafts)
+        if numbers is not None:
+            return self._send_numbered(sending, drafts, numbers)
         if request.batch:
-            return self._append(sending, self._batch(sending))
+            return self._append(sending, drafts)
         # What comes back from a consumer is no half, even when an old client left the mark on it.
         detour = None if names.is_retry_topic(request.topic) else self._transactions(sending)
         if detour is not None:
@@ -200,16 +209,41 @@ class SendProcessor:
         answer = self.receipt(sending, receipts)
         return self._writer.answer_when_settled(receipts[-1], answer)
 
+    def _send_numbered(
+        self, sending: Sending, drafts: list[Draft], numbers: list[Numbered]
+    ) -> Awaitable[Response] | Response:
+        """Messages that their writer may send again: see `sequence_sends`."""
+        request = sending.request
+        if request.queue_id < 0:
+            raise IllegalMessage("a numbered message names its queue: sent again, it might come to another one")
+        if not request.batch and properties.is_true(sending.draft.properties, properties.HALF):
+            raise IllegalMessage("the half of a transaction cannot be numbered: that it is ended twice does no harm")
+        if not request.batch:
+            drafts = [self._delay(sending.draft)]
+        return self._numbered.send(drafts, numbers, partial(self._receipt_of_numbered, sending))
+
+    def _receipt_of_numbered(self, sending: Sending, outcome: Outcome) -> SendReceipt:
+        stored, size = len(outcome.receipts), len(sending.request.body)
+        if stored:
+            self._statistics.sent(sending.topic.name, stored, size * stored // len(outcome.positions))
+        ids = outcome.message_ids(sending.draft.store_host)
+        return _receipt(sending, ids, outcome.queue_offset, self._config())
+
     def receipt(self, sending: Sending, receipts: list[AppendedAt]) -> SendReceipt:
         return receipt_for(sending, receipts, self._config())
 
 
 def receipt_for(sending: Sending, receipts: list[AppendedAt], config: BrokerConfig) -> SendReceipt:
     """The answer to a send, with the fields that clients rely on."""
+    ids = encode_message_ids(sending.draft.store_host, [receipt.position for receipt in receipts])
+    return _receipt(sending, ids, receipts[0].queue_offset, config)
+
+
+def _receipt(sending: Sending, message_ids: str, queue_offset: int, config: BrokerConfig) -> SendReceipt:
     return SendReceipt(
-        message_id=encode_message_ids(sending.draft.store_host, [receipt.position for receipt in receipts]),
+        message_id=message_ids,
         queue_id=sending.draft.queue_id,
-        queue_offset=receipts[0].queue_offset,
+        queue_offset=queue_offset,
         transaction_id=sending.unique_key,
         more=receipt_fields(config),
     )

@@ -7,7 +7,8 @@ transaction stays open: its producers are asked for it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from pyromq.broker import properties
@@ -57,42 +58,52 @@ class TransactionProcessor:
 
     # --- end ---------------------------------------------------------------------------------------------------------
 
-    async def end(self, request: EndTransaction, peer: Peer) -> Response:
-        """Raises BadRequest, NoPermission, NotFound, and what an append raises."""
-        what = DECISIONS.get(request.decision)
-        if what is None:
+    def end(self, request: EndTransaction, peer: Peer) -> Awaitable[Response] | Response:
+        """Raises BadRequest, NoPermission, NotFound, and what an append raises. What has ended stays as it is."""
+        if request.decision not in DECISIONS:
             log.info("%s does not know yet what becomes of the transaction %s", peer.address, _name(request))
             return Response()
-        try:
-            await self._journal.wait_loaded()
-            return await self._end(request, what)
-        except PyroMQError as problem:
-            log.warning("%s could not %s the transaction %s: %s", peer.address, what, _name(request), problem)
-            raise
+        journal = self._journal
+        if request.half_position >= journal.store.marks.dispatched.value:
+            journal.store.catch_up()  # its half came a moment ago
+        if not journal.is_loaded or journal.is_cold(request.half_offset):
+            return self._end_later(request, peer)
+        with _telling(request, peer):
+            try:
+                view = journal.store.message_at(request.half_position)
+            except OffsetNotFound as problem:
+                raise _not_found(problem) from None
+            return self._end(request, view)
 
-    async def _end(self, request: EndTransaction, what: str) -> Response:
-        view, half = await self._half_of(request)
-        ledger = self._journal.ledger
-        current = ledger.begin(half.offset, half.key)
+    async def _end_later(self, request: EndTransaction, peer: Peer) -> Response:
+        with _telling(request, peer):
+            await self._journal.wait_loaded()
+            try:
+                view = await self._journal.record(request.half_offset, request.half_position)
+            except OffsetNotFound as problem:
+                raise _not_found(problem) from None
+            answer = self._end(request, view)
+            return answer if isinstance(answer, Response) else await answer
+
+    def _end(self, request: EndTransaction, view: memoryview) -> Awaitable[Response] | Response:
+        """In one turn of the loop: nobody else ends it meanwhile, nor asks for it."""
+        half, journal = self._half_of(request, view), self._journal
+        current = journal.ledger.begin(half.offset, half.key)
         if current is None:
-            log.warning("the transaction %s has ended before: it is not ended again (%s)", _name(request), what)
-            return Response(reason="the transaction has ended before")
+            log.warning("the transaction %s has ended before: it is not ended again", _name(request))
+            return journal.writer.answer_when_all_settled(Response(reason="the transaction has ended before"))
         if request.decision == FLAG_ROLLED_BACK:
-            self._journal.record_end(current, half.key)
+            journal.record_end(current, half.key)
             return Response()
         try:
-            (receipt,) = self._journal.writer.append([self._divert(forms.committed(view, self._journal.store_host))])
+            receipt = journal.commit(current, half.key, self._divert(forms.committed(view, journal.store_host)))
         except BaseException:
-            ledger.release(current)
+            journal.ledger.release(current)
             raise
-        await self._journal.committed(current, half.key, receipt)
-        return Response()
+        return journal.writer.answer_when_settled(receipt, Response())
 
-    async def _half_of(self, request: EndTransaction) -> tuple[memoryview, Half]:
-        try:
-            view = await self._journal.record(request.half_offset, request.half_position)
-        except OffsetNotFound as problem:
-            raise NotFound(f"find prepared transaction message failed: {problem}") from None
+    @staticmethod
+    def _half_of(request: EndTransaction, view: memoryview) -> Half:
         if forms.topic_of(view) != forms.HALF_TOPIC:
             raise NotFound(f"the message at position {request.half_position} is not the half of a transaction")
         half = forms.read_half(view)
@@ -106,7 +117,7 @@ class TransactionProcessor:
                 f"the transaction state table offset wrong: the half message at position {request.half_position} "
                 f"has offset {half.offset}, not {request.half_offset}"
             )
-        return view, half
+        return half
 
     # --- resume ------------------------------------------------------------------------------------------------------
 
@@ -145,6 +156,21 @@ class TransactionProcessor:
         if key is None:
             draft = replace(draft, properties=properties.remove(draft.properties, forms.ORIGIN))
         self._journal.resume(key, draft)
+
+
+def _not_found(problem: OffsetNotFound) -> NotFound:
+    return NotFound(f"find prepared transaction message failed: {problem}")
+
+
+@contextmanager
+def _telling(request: EndTransaction, peer: Peer) -> Iterator[None]:
+    """Producers do not wait for the answer: what goes wrong is in the log."""
+    try:
+        yield
+    except PyroMQError as problem:
+        what = DECISIONS[request.decision]
+        log.warning("%s could not %s the transaction %s: %s", peer.address, what, _name(request), problem)
+        raise
 
 
 def _name(request: EndTransaction) -> str:

@@ -2,8 +2,8 @@
 
 Any producer of the group may answer. Each question is counted in the half message itself, so that a restart goes on
 counting; after `transaction.check_max` of them the message is put aside, where an administrator finds it. While no
-producer of the group is connected nobody is asked and, unless very many wait, nothing is counted: RocketMQ counts, and
-so gives up the transactions of a producer that is away for some minutes.
+producer of the group is connected nobody is asked and nothing is counted, for as long as the log keeps messages:
+RocketMQ counts, and so gives up the transactions of a producer that is away for some minutes.
 """
 
 from __future__ import annotations
@@ -81,6 +81,7 @@ class CheckBack:
     async def round(self) -> None:
         """Ask for everything that is due. Raises DiskFull, StoreFenced, OSError."""
         journal, ledger = self._journal, self._journal.ledger
+        journal.record_missing_ends()
         end = journal.end_of(names.HALF_TOPIC)  # the copies that this round makes are for the next
         self._bytes_left = MAX_ROUND_BYTES
         while True:
@@ -127,8 +128,6 @@ class CheckBack:
             self._put_aside(half, view)
         elif act is Act.CHECK:
             return self._check(half, view)
-        elif act is Act.MISS:
-            self._journal.move(half, self._copied(half, view, half.checks + 1), with_end=True)
         else:
             # No end is recorded: while a half may not be asked for yet, RocketMQ would take it as the end of the copy.
             self._journal.move(half, self._copied(half, view, half.checks), with_end=False)

@@ -100,6 +100,13 @@ def read_half(view: memoryview) -> Half:
     )
 
 
+def half_at(view: memoryview) -> Half:
+    """The same of any record. Raises IllegalMessage for one that is not in the queue of halves."""
+    if topic_of(view) != HALF_TOPIC:
+        raise IllegalMessage("the message is not the half of a transaction")
+    return read_half(view)
+
+
 def _patience_ms(run: bytes) -> int | None:
     seconds = properties.get_int(run, PATIENCE_SECONDS)
     return None if seconds is None or seconds < 0 else seconds * 1000

@@ -1,10 +1,11 @@
 """The ledger of transactions and the store: read at the start, written from then on.
 
-What a crash does: an end is recorded only after the committed message is in the log with the broker's promise, so a
-crash between the two makes a producer be asked once more, and at worst the message come twice; it is never lost.
-Nothing but a crash comes between the two: that the producer has gone does not end the waiting for the promise. A copy
-of a half and the end of the one it replaces are appended together; if a crash separates them, the copies' common key
-tells. Where a restart goes on is saved only once everything that it relies on is on the disk.
+What a crash does: a committed message and the record of its half's end are appended together, the message first. The
+log survives up to some point, so the end is never there without the message. If a crash comes between the two, the
+start finds the message, which says of which half it is, in the part of the log that was written last, and records the
+end. So a half that is committed, however often and by whomever, is one message. A copy of a half and the end of the one
+it replaces are appended together as well; if a crash separates them, the copies' common key tells. Where a restart goes
+on is saved only once everything that it relies on is on the disk.
 
 Each end is recorded at once, with one record. RocketMQ gathers them for up to three seconds, and asks producers again
 for what it had gathered when it crashed; a record of some hundred bytes for each transaction is a small price.
@@ -16,10 +17,11 @@ import asyncio
 import logging
 
 from pyromq.broker.transactions import forms
+from pyromq.broker.transactions.committed import committed_halves
 from pyromq.broker.transactions.ledger import Half, Key, Ledger
 from pyromq.broker.writer import Writer
 from pyromq.clock import Clock
-from pyromq.errors import CorruptStore, DiskFull, IllegalMessage
+from pyromq.errors import CorruptStore, DiskFull, IllegalMessage, OffsetNotFound
 from pyromq.model import names
 from pyromq.model.message import AppendedAt, Draft, PackedHost
 from pyromq.store.config_files import ConsumerOffsets
@@ -32,8 +34,6 @@ log = logging.getLogger("pyromq.broker")
 READ_MESSAGES = 32
 READ_BYTES = 1 << 20
 SKIP_MESSAGES = 10_000
-#: How long a broker that stops waits for the disk, to record ends.
-STOP_SECONDS = 10.0
 
 
 class Journal:
@@ -53,8 +53,8 @@ class Journal:
         self._found_below = 0
         #: The newest record that what is to be saved relies on.
         self._last: AppendedAt | None = None
-        #: Ends of committed messages that wait for the promise before they are recorded.
-        self._recording: set[asyncio.Task[None]] = set()
+        #: Ends that a full disk did not take; until it does, nothing but this process knows of them.
+        self._unrecorded: list[int] = []
 
     # --- the start ---------------------------------------------------------------------------------------------------
 
@@ -65,7 +65,29 @@ class Journal:
         await self._read_ends(op_from, self.end_of(names.HALF_DONE_TOPIC))
         self._found_below = self.end_of(names.HALF_TOPIC)
         await self.read_halves(self._found_below)
+        await self._end_committed()
         self._is_loaded.set()
+
+    async def _end_committed(self) -> None:
+        """Record the ends that a crash came before. Raises OSError."""
+        report = self.store.report
+        for number, position in enumerate(committed_halves(self.store.log.files, report.scanned_from, report.log_end)):
+            if number % READ_MESSAGES == 0:
+                await asyncio.sleep(0)
+            if position is None:
+                continue
+            try:
+                half = forms.half_at(await self.store.message_soon(position))
+            except (OffsetNotFound, CorruptStore, IllegalMessage):
+                continue  # it was the half of another broker, or is too old
+            current = self.ledger.begin(half.offset, half.key)
+            if current is not None:
+                log.info("the half message at offset %d was committed right before the last stop", current)
+                self.record_end(current, half.key)
+
+    @property
+    def is_loaded(self) -> bool:
+        return self._is_loaded.is_set()
 
     async def wait_loaded(self) -> None:
         if not self._is_loaded.is_set():
@@ -90,9 +112,12 @@ class Journal:
 
     async def record(self, offset: int, position: int) -> memoryview:
         """The record of a half. Raises OffsetNotFound, OSError."""
-        if self.store.is_cold(names.HALF_TOPIC, forms.QUEUE, offset):
+        if self.is_cold(offset):
             return await self.store.message_soon(position)
         return self.store.message_at(position)
+
+    def is_cold(self, offset: int) -> bool:
+        return self.store.is_cold(names.HALF_TOPIC, forms.QUEUE, offset)
 
     async def read_halves(self, end: int) -> None:
         """Let the ledger see the halves below an offset, or as many of them as it has room for. Raises OSError."""
@@ -143,45 +168,36 @@ class Journal:
         self.ledger.ended(offset, key)
         self._record_end(offset)
 
-    async def committed(self, offset: int, key: Key, receipt: AppendedAt) -> None:
-        """The message of a half is in the log: the half has ended. Return when the promise holds. Raises StoreFenced.
-
-        Whoever waits here may be cancelled: the half is not open again by that, and its end is recorded all the same.
-        """
+    def commit(self, offset: int, key: Key, message: Draft) -> AppendedAt:
+        """Append the message of a half, and that the half has ended. Raises IllegalMessage, DiskFull, StoreFenced; then
+        it has not."""
+        receipts = self._append_with_end(message, offset)
         self.ledger.ended(offset, key)
-        self._last = receipt  # until it is on the disk no saved position may be behind the half
-        if not self.writer.waits:
+        if len(receipts) == 1:
+            self._is_unrecorded(offset)
+        return receipts[-1]
+
+    def record_missing_ends(self) -> None:
+        """Try again what a full disk did not take. Raises StoreFenced."""
+        missing, self._unrecorded = self._unrecorded, []
+        for offset in missing:
             self._record_end(offset)
-            return
-        task = asyncio.get_running_loop().create_task(self._record_end_when_settled(offset, receipt))
-        self._recording.add(task)
-        task.add_done_callback(self._end_recorded)
-        await asyncio.shield(task)
-
-    async def _record_end_when_settled(self, offset: int, receipt: AppendedAt) -> None:
-        await self.writer.settled(receipt)
-        self._record_end(offset)
-
-    def _end_recorded(self, task: asyncio.Task[None]) -> None:
-        self._recording.discard(task)
-        if not task.cancelled():
-            task.exception()  # the store has failed, and whoever waits for it was told
-
-    async def finish(self) -> None:
-        """Before the store is closed: record the ends that wait for the disk, unless that takes too long."""
-        if self._recording:
-            _, late = await asyncio.wait(self._recording, timeout=STOP_SECONDS)
-            for task in late:
-                task.cancel()
 
     def _record_end(self, offset: int) -> None:
-        ((draft, _),) = forms.op_drafts([offset], self._clock.now_ms(), self.store_host)
         try:
-            (receipt,) = self.writer.append([draft])
-        except DiskFull as full:
-            log.warning("after a crash the transaction at half offset %d may be asked for again: %s", offset, full)
+            (receipt,) = self.writer.append([self._end_of(offset)])
+        except DiskFull:
+            self._is_unrecorded(offset)
         else:
             self._recorded(receipt, offset)
+
+    def _is_unrecorded(self, offset: int) -> None:
+        log.warning("there is no room to record that the transaction at half offset %d has ended", offset)
+        self._unrecorded.append(offset)
+
+    def _end_of(self, offset: int) -> Draft:
+        ((draft, _),) = forms.op_drafts([offset], self._clock.now_ms(), self.store_host)
+        return draft
 
     def move(self, half: Half, copy: Draft, *, with_end: bool) -> AppendedAt:
         """Append a copy of a half, which counts from now on in its place. Raises IllegalMessage, DiskFull, StoreFenced.
@@ -205,19 +221,24 @@ class Journal:
         return receipt
 
     def _replace(self, half: Half, draft: Draft, *, with_end: bool) -> AppendedAt:
-        drafts = [draft]
         if with_end:
-            drafts += [op for op, _ in forms.op_drafts([half.offset], self._clock.now_ms(), self.store_host)]
+            return self._append_with_end(draft, half.offset)[0]
+        (receipt,) = self.writer.append([draft])
+        self._last = receipt
+        return receipt
+
+    def _append_with_end(self, draft: Draft, offset: int) -> list[AppendedAt]:
+        """A record, and behind it the end of the half that it is made of; only the first when there is no more room."""
         try:
-            receipts = self.writer.append(drafts)
+            receipts = self.writer.append([draft, self._end_of(offset)])
         except DiskFull as full:
             receipts = [receipt for receipt in full.receipts if isinstance(receipt, AppendedAt)]
             if not receipts:
                 raise
         self._last = receipts[-1]
-        if len(receipts) == 2:  # the draft and the end
-            self._recorded(receipts[1], half.offset)
-        return receipts[0]
+        if len(receipts) == 2:
+            self._recorded(receipts[1], offset)
+        return receipts
 
     def _recorded(self, receipt: AppendedAt, offset: int) -> None:
         self._last = receipt

@@ -22,11 +22,8 @@ from enum import Enum
 from typing import NamedTuple
 
 #: How far the oldest open half may fall behind. One that has to stay longer moves to the end of the queue: what must be
-#: read again after a restart, and kept in memory meanwhile, stays below this number.
-SPAN = 50_000
-#: So many halves may wait for their producers to come back, for as long as the log keeps messages. Where more are open,
-#: each move counts as a question that nobody answered: else they would be written again and again without an end.
-MAX_UNCOUNTED = 1_000
+#: read again after a restart, and kept in memory meanwhile (some 35 MB), stays below twice this number.
+SPAN = 100_000
 #: Ends are counted in runs of this many: their exact number does not matter for where a restart begins.
 OPS_IN_RUN = 256
 #: A producer that answers too late, for a half that was put aside, is still heard, for the last so many of them.
@@ -63,6 +60,12 @@ class Half:
         born_ms = min(self.key.born_ms, self.stored_ms)
         return now_ms - born_ms > (timeout_ms if self.patience_ms is None else self.patience_ms)
 
+    def may_move(self, now_ms: int, timeout_ms: int) -> bool:
+        """Has it been at its place for as long as it had been waiting before? So one that waits for days is written
+        again a dozen times, not in every round, however many wait with it."""
+        waited_ms = self.stored_ms - self.key.born_ms if self.is_copy else 0
+        return now_ms - self.stored_ms >= max(timeout_ms, waited_ms)
+
     def is_too_old(self, now_ms: int, keep_ms: int) -> bool:
         """Its producer's clock decides only where ours no longer knows."""
         return now_ms - (self.key.born_ms if self.is_copy else self.stored_ms) > keep_ms
@@ -73,8 +76,6 @@ class Act(Enum):
     CHECK = "check"
     #: Copy it as it is: it has to wait, and would hold up the others.
     RENEW = "renew"
-    #: Copy it with a higher count: nobody is there to ask, and too many wait.
-    MISS = "miss"
     #: Nobody is asked any more.
     PUT_ASIDE = "put aside"
 
@@ -234,9 +235,7 @@ class Ledger:
         is_due = half.is_due(now_ms, limits.timeout_ms)
         if is_due and can_ask(half.key.group):
             return Act.CHECK
-        if not self.is_crowded(half):
-            return None
-        return Act.MISS if is_due and len(self._open) > MAX_UNCOUNTED else Act.RENEW
+        return Act.RENEW if self.is_crowded(half) and half.may_move(now_ms, limits.timeout_ms) else None
 
     def is_crowded(self, half: Half) -> bool:
         """Does it hold up those behind it?"""

@@ -1,0 +1,161 @@
+"""Keeps what is known of writers over restarts: a file, and behind its position the log.
+
+The file is written before the first numbered message ever is appended; so a broker that has none need not look, and
+one that has it finds every later message in the log. From then on it follows the log, so that a start has little to
+read, and it speaks only of what is on the disk: it is written once `synced` has reached its position. A crash at any
+moment therefore leaves a file that knows too little at worst, never a message that is not stored.
+
+If the log ends before the file's position, somebody cut it: then the file is of no use, and all of the log is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from pyromq.broker.sequence_file import FILE, Snapshot, WritersFile
+from pyromq.broker.sequence_scan import numbered_records
+from pyromq.broker.sequences import Sequences
+from pyromq.clock import Clock
+from pyromq.errors import CorruptFile, NotNow, StoreFenced
+from pyromq.model.ids import LogPosition, QueueOffset
+from pyromq.model.message import AppendedAt
+from pyromq.store.beside import end_if_cancelled, uninterrupted
+from pyromq.store.message_store import MessageStore
+from pyromq.store.platform import what_to_do
+
+log = logging.getLogger("pyromq.broker")
+
+LOOK_SECONDS = 10.0
+#: The file follows when the log has grown by this much: a start reads it in a second, if it is nothing but numbers.
+FOLLOW_BYTES = 128 << 20
+#: A change is in the file after this time at the latest: sooner than the log forgets it.
+FOLLOW_SECONDS = 600.0
+
+
+class SequenceKeeper:
+    """Loads the table at the start, and saves it beside the loop."""
+
+    def __init__(self, sequences: Sequences, file: WritersFile, store: MessageStore, clock: Clock) -> None:
+        self.sequences = sequences
+        self._file = file
+        self._store = store
+        self._clock = clock
+        #: May numbered messages be appended? There is a file, and it holds.
+        self.is_ready = False
+        #: Something was forgotten that the log would bring back.
+        self._must_save = False
+        self._saved_to = 0
+        #: Changes of the table that are in the file, and in the snapshot on its way there.
+        self._saved_changes = self._taken_changes = 0
+        self._saved_at = clock.monotonic()
+        self._saving = asyncio.Lock()
+        self._is_in_trouble = False
+
+    # --- the start ---------------------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Find out what is known of writers; before anything is appended."""
+        end = self._store.marks.appended.value
+        try:
+            snapshot = self._file.load()
+        except CorruptFile as damage:
+            log.error("what is known of writers is read from the whole log: %s", damage)
+            self._read_log(0, end)
+            return
+        if snapshot is None:
+            return
+        if snapshot.position > end:
+            log.error("the log was cut at %d, below what %s speaks of: all of it is read", end, FILE)
+            self._read_log(0, end)
+            return
+        self.sequences.restore(snapshot.entries)
+        self._saved_to, self._saved_changes = snapshot.position, self.sequences.changes
+        self.is_ready = True
+        self._read_log(snapshot.position, end)
+
+    def _read_log(self, start: int, end: int) -> None:
+        start = max(start, self._store.log.start)
+        for message, stored_ms in numbered_records(self._store.log.files, start, end):
+            self.sequences.stored((message,), stored_ms)
+        self.sequences.forget_old(self._clock.now_ms())
+        log.info("%d writers are remembered; the log was read from %d to %d", len(self.sequences), start, end)
+
+    # --- saving ------------------------------------------------------------------------------------------------------
+
+    async def make_ready(self) -> None:
+        """Return when numbered messages may be appended. Raises NotNow (the disk takes no file), StoreFenced."""
+        async with self._saving:
+            if not self.is_ready:
+                await self._write_or_refuse(await self._synced_snapshot())
+                self.is_ready = True
+
+    def forget_topic(self, topic: str) -> None:
+        """The topic is gone in this turn."""
+        if self.sequences.forget_topic(topic.encode()):
+            self._must_save = True
+
+    async def settled(self) -> None:
+        """Return when nothing that was forgotten comes back by a crash. Raises NotNow, StoreFenced."""
+        if self._must_save:
+            async with self._saving:
+                self._must_save = False
+                try:
+                    await self._write_or_refuse(await self._synced_snapshot())
+                except BaseException:
+                    self._must_save = True
+                    raise
+
+    async def run(self) -> None:
+        """Follow the log, for as long as the broker runs."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            self.sequences.forget_old(self._clock.now_ms())
+            if self._is_due:
+                await self.save()
+
+    @property
+    def _is_due(self) -> bool:
+        if not self.is_ready:
+            return False
+        grown = self._store.marks.appended.value - self._saved_to
+        has_changed = self.sequences.changes != self._saved_changes
+        is_late = self._clock.monotonic() - self._saved_at >= FOLLOW_SECONDS
+        return grown >= FOLLOW_BYTES or (has_changed and is_late) or self._must_save
+
+    async def save(self) -> None:
+        """Let the file follow the log, if numbered messages were ever sent; a disk that does not take it is logged."""
+        if not self.is_ready or self._saved_to == self._store.marks.appended.value:
+            return
+        try:
+            async with self._saving:
+                await self._write(await self._synced_snapshot())
+        except OSError as error:
+            if not self._is_in_trouble:
+                log.error("the writers' file cannot be written, and is tried again: %s", what_to_do(error))
+            self._is_in_trouble = True
+            end_if_cancelled()
+        except StoreFenced:
+            return  # whoever waits for the store was told
+        else:
+            self._is_in_trouble = False
+
+    async def _synced_snapshot(self) -> Snapshot:
+        """Everything up to now, once it is on the disk. Raises StoreFenced."""
+        position = LogPosition(self._store.marks.appended.value)
+        snapshot = Snapshot(position, self.sequences.entries())
+        self._taken_changes = self.sequences.changes
+        await self._store.wait_synced(AppendedAt(position, 0, QueueOffset(0)))
+        return snapshot
+
+    async def _write_or_refuse(self, snapshot: Snapshot) -> None:
+        try:
+            await self._write(snapshot)
+        except OSError as error:
+            end_if_cancelled()
+            raise NotNow(f"what is known of writers cannot be written now: {what_to_do(error)}") from error
+
+    async def _write(self, snapshot: Snapshot) -> None:
+        await uninterrupted(asyncio.ensure_future(asyncio.to_thread(self._file.save, snapshot)))
+        self._saved_to, self._saved_changes = snapshot.position, self._taken_changes
+        self._saved_at = self._clock.monotonic()

@@ -1,0 +1,170 @@
+"""Numbered messages on their way into the log: repeats are acknowledged, the rest is stored (see `sequences`).
+
+Deciding, appending and noting what was stored happen in one turn of the loop, so nothing comes between. An append that
+stops in the middle, because the disk is full, leaves the table where the log is.
+
+The answer names all messages of the request in their order. Where a repeat is nobody looks up: its id has the position
+`FFFFFFFFFFFFFFFF`, and the offset is that of the first message that was stored now, or -1. A repeat is acknowledged
+when the broker's promise holds for all that is in the log: the message that it repeats is a part of that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from pyromq.broker.sequence_keeper import SequenceKeeper
+from pyromq.broker.sequences import MARKER, Numbered, are_counted, numbered
+from pyromq.broker.writer import Writer
+from pyromq.clock import Clock
+from pyromq.errors import DiskFull, IllegalMessage, OutOfSequence, PyroMQError
+from pyromq.model.ids import LogPosition
+from pyromq.model.message import AppendedAt, Draft, PackedHost
+from pyromq.records.message_id import encode_message_id, encode_message_ids
+from pyromq.wire.responses import Response, SendReceipt
+
+#: The position of a message that is somewhere in the log.
+SOMEWHERE = LogPosition(2**64 - 1)
+UNKNOWN_OFFSET = -1
+#: Fields of the answer: how many of the messages were repeats; the number that would be stored next.
+REPEATED, EXPECTED = "repeated", "expected"
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of the messages of a request."""
+
+    #: Where each of those is that were stored now.
+    receipts: list[AppendedAt]
+    #: Where each message is, stored now or before.
+    positions: list[LogPosition]
+    repeats: int
+
+    @property
+    def queue_offset(self) -> int:
+        return self.receipts[0].queue_offset if self.receipts else UNKNOWN_OFFSET
+
+    def message_ids(self, store_host: PackedHost) -> str:
+        if not self.repeats:
+            return encode_message_ids(store_host, self.positions)
+        return ",".join([encode_message_id(store_host, position) for position in self.positions])
+
+
+#: Makes the answer of what became of the messages.
+Answering = Callable[[Outcome], SendReceipt]
+
+
+class _Parcel(NamedTuple):
+    """The messages of one request."""
+
+    drafts: list[Draft]
+    messages: list[Numbered]
+    answering: Answering
+
+
+class NumberedSends:
+    """Stores the numbered messages of a send."""
+
+    def __init__(self, keeper: SequenceKeeper, writer: Writer, clock: Clock) -> None:
+        self._keeper = keeper
+        self._writer = writer
+        self._clock = clock
+        #: What waits for the file to be made, and who makes it.
+        self._early: list[tuple[_Parcel, asyncio.Future[Awaitable[Response] | Response]]] = []
+        self._opening: asyncio.Task[None] | None = None
+        #: Repeats that were not stored.
+        self.repeats = 0
+
+    @property
+    def writers(self) -> int:
+        """How many are remembered, each for every queue it writes to."""
+        return len(self._keeper.sequences)
+
+    def send(
+        self, drafts: list[Draft], messages: list[Numbered], answering: Answering
+    ) -> Awaitable[Response] | Response:
+        """Store those of the drafts that are no repeats, by their numbers. Raises NotNow, DiskFull, StoreFenced."""
+        if self._keeper.is_ready:
+            return self._store(_Parcel(drafts, messages, answering))
+        # What was received is no longer there when this turn of the loop is over.
+        copies = [replace(draft, body=bytes(draft.body)) for draft in drafts]
+        return self._answer_to(self._wait_for_file(_Parcel(copies, messages, answering)))
+
+    def _wait_for_file(self, parcel: _Parcel) -> asyncio.Future[Awaitable[Response] | Response]:
+        """The first ones ever wait for it, and keep their order."""
+        loop = asyncio.get_running_loop()
+        waiting: asyncio.Future[Awaitable[Response] | Response] = loop.create_future()
+        self._early.append((parcel, waiting))
+        if len(self._early) == 1:
+            self._opening = loop.create_task(self._open())
+        return waiting
+
+    @staticmethod
+    async def _answer_to(waiting: asyncio.Future[Awaitable[Response] | Response]) -> Response:
+        answer = await waiting
+        return answer if isinstance(answer, Response) else await answer
+
+    async def _open(self) -> None:
+        try:
+            await self._keeper.make_ready()
+        except PyroMQError as problem:
+            early, self._early = self._early, []
+            for _, waiting in early:
+                if not waiting.done():
+                    waiting.set_exception(problem)
+            return
+        early, self._early = self._early, []
+        for parcel, waiting in early:
+            if not waiting.done():  # nobody waits any more: it was not stored, and nobody is told that it was
+                self._store_early(parcel, waiting)
+
+    def _store_early(self, parcel: _Parcel, waiting: asyncio.Future[Awaitable[Response] | Response]) -> None:
+        try:
+            waiting.set_result(self._store(parcel))
+        except PyroMQError as problem:
+            waiting.set_exception(problem)
+
+    def _store(self, parcel: _Parcel) -> Awaitable[Response] | Response:
+        drafts, messages, answering = parcel
+        try:
+            fresh = self._keeper.sequences.decide(messages, self._clock.now_ms())
+        except OutOfSequence as gap:
+            return Response(code=gap.code, reason=str(gap), more={EXPECTED: gap.expected})
+        receipts = self._append([drafts[place] for place in fresh], [messages[place] for place in fresh])
+        positions = [SOMEWHERE] * len(drafts)
+        for place, receipt in zip(fresh, receipts, strict=True):
+            positions[place] = receipt.position
+        outcome = Outcome(receipts, positions, len(drafts) - len(fresh))
+        answer = answering(outcome)
+        if outcome.repeats:
+            self.repeats += outcome.repeats
+            answer.more = {**answer.more, REPEATED: str(outcome.repeats)}
+        return self._writer.answer_when_all_settled(answer)
+
+    def _append(self, drafts: list[Draft], messages: list[Numbered]) -> list[AppendedAt]:
+        if not drafts:
+            return []
+        sequences, now_ms = self._keeper.sequences, self._clock.now_ms()
+        try:
+            receipts = self._writer.append(drafts)
+        except DiskFull as full:
+            sequences.stored(messages[: len(full.receipts)], now_ms)
+            raise
+        sequences.stored(messages, now_ms)
+        return receipts
+
+
+def numbers_of(topic: bytes, drafts: list[Draft]) -> list[Numbered] | None:
+    """The number of each message of a request; None when they have none. Raises IllegalMessage.
+
+    Most have none, and that costs one search for each.
+    """
+    if not any([MARKER in draft.properties for draft in drafts]) or not are_counted(topic):  # noqa: C419  half the time
+        return None
+    found = [numbered(draft.topic, draft.queue_id, draft.properties) for draft in drafts]
+    numbers = [number for number in found if number is not None]
+    if numbers and len(numbers) < len(found):
+        raise IllegalMessage("the messages of a batch are all numbered, or none is")
+    return numbers or None

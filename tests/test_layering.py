@@ -20,7 +20,7 @@ LAYERS = [
     {"errors", "version", "clock", "config", "telemetry", "kernel", "model"},
     {"wire", "records", "filters", "auth", "raft"},
     {"store", "net"},
-    {"replication"},
+    {"replication", "backup"},
     {"nameserver", "controller", "broker", "proxy"},
     # The package itself is the front door: whoever comes in there may go to every room.
     {"client", "admin", "cli", "demo", "dashboard", "spark", "sync", "testing", "__main__", ""},

@@ -87,14 +87,14 @@ def test_an_intact_store_has_no_findings(root: Path) -> None:
 
 
 def test_the_python_forms_find_the_same(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pyromq.store import verify_index, verify_queues
+    from pyromq.store import derive_queues, verify_index
     from pyromq.store.key_index import ReadableIndexCursor, index_keys_readable
     from pyromq.store.queue_cursor import ReadableQueueCursor, dispatch_readable
 
     monkeypatch.setattr(verify_index, "IndexCursor", ReadableIndexCursor)
     monkeypatch.setattr(verify_index, "index_keys", index_keys_readable)
-    monkeypatch.setattr(verify_queues, "QueueCursor", ReadableQueueCursor)
-    monkeypatch.setattr(verify_queues, "dispatch", dispatch_readable)
+    monkeypatch.setattr(derive_queues, "QueueCursor", ReadableQueueCursor)
+    monkeypatch.setattr(derive_queues, "dispatch", dispatch_readable)
     report = check(root)
     assert report.findings == []
     assert report.index_entries == 3 * MESSAGES

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from enum import Enum
 
 from pyromq.config import StoreConfig, parse_delay_levels
 from pyromq.errors import CorruptLog
@@ -45,6 +46,44 @@ def queue_code(topic: bytes, properties: bytes, store_timestamp_ms: int, delays_
         return store_timestamp_ms + delays_ms[min(number, len(delays_ms)) - 1]
     tag = found.get(b"TAGS")
     return tag_code(tag) if tag else 0
+
+
+class Fit(Enum):
+    """How a record that is not the next of its queue fits into it."""
+
+    NEXT = "its entry is the next one now"
+    GAP = "its entry is the next one now, and those of offsets before it are missing"
+    NOWHERE = "there is nothing to write: its entry is there, or cannot be"
+
+
+def line_up(queue: ConsumeQueue, offset: int, entry: QueueEntry) -> Fit:
+    """Make a queue ready for an entry that is not its next: cut it back, or go on behind a gap. Raises OSError."""
+    if not queue.files.segments:
+        queue.start_at(offset)
+        return Fit.GAP
+    if offset < queue.max_offset:
+        if queue.entry(offset) != entry:
+            queue.cut(offset)
+            return Fit.NEXT
+        if not _is_last_topic(queue, entry.position):
+            queue.cut(offset + 1)
+        return Fit.NOWHERE
+    if offset - queue.max_offset > MAX_GAP:
+        log.error("the message at position %d is in no queue: %s has no offset %d", entry.position, queue.id, offset)
+        return Fit.NOWHERE
+    log.error(
+        "queue %s has no messages from offset %d to %d: the log goes on at %d (position %d)",
+        queue.id, queue.max_offset, offset - 1, offset, entry.position,
+    )  # fmt: skip
+    queue.skip_to(offset)
+    return Fit.GAP
+
+
+def _is_last_topic(queue: ConsumeQueue, position: int) -> bool:
+    """Positions grow along a queue. Where its last entry is older than a record of it, a topic was removed and made
+    again since: what is behind belongs to the removed one."""
+    last = queue.entry(queue.max_offset - 1)
+    return last is None or last.is_blank or last.position >= position
 
 
 class Dispatcher:
@@ -139,35 +178,9 @@ class Dispatcher:
         """A record that is not the next of its queue: only recovery meets one. False: it is there already."""
         position = entry.position
         assert self.recovering, f"queue {queue.id} expects offset {queue.max_offset}, position {position} has {offset}"
-        if not queue.files.segments:
-            self.gaps += 1
-            queue.start_at(offset)
-        elif offset < queue.max_offset:
-            if queue.entry(offset) != entry:
-                queue.cut(offset)
-            elif not self._is_last_topic(queue, position):
-                queue.cut(offset + 1)
-                return False
-            else:
-                return False
-        elif offset - queue.max_offset > MAX_GAP:
-            log.error("the message at position %d is in no queue: %s has no offset %d", position, queue.id, offset)
-            return False
-        else:
-            self.gaps += 1
-            log.error(
-                "queue %s has no messages from offset %d to %d: the log goes on at %d (position %d)",
-                queue.id, queue.max_offset, offset - 1, offset, position,
-            )  # fmt: skip
-            queue.skip_to(offset)
-        return True
-
-    @staticmethod
-    def _is_last_topic(queue: ConsumeQueue, position: int) -> bool:
-        """Positions grow along a queue. Where its last entry is older than a record of it, a topic was removed and made
-        again since: what is behind belongs to the removed one."""
-        last = queue.entry(queue.max_offset - 1)
-        return last is None or last.is_blank or last.position >= position
+        fit = line_up(queue, offset, entry)
+        self.gaps += fit is Fit.GAP
+        return fit in (Fit.NEXT, Fit.GAP)
 
     # --- key index ---------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from pathlib import Path
@@ -37,7 +37,10 @@ from pyromq.store.verify_queues import QueueCheck
 from pyromq.store.verify_report import MAX_FINDINGS, Finding, Severity, VerifyReport
 from pyromq.store.zeroes import last_nonzero
 
-__all__ = ["Finding", "Severity", "VerifyReport", "bytes_and_messages_from", "verify"]
+__all__ = ["Finding", "Severity", "Verification", "VerifyReport", "bytes_and_messages_from", "verify"]
+
+#: Records are compared so many bytes at a time.
+SLICE = 8 << 20
 
 #: `(done, total)` in bytes, called on the thread that verifies.
 Progress = Callable[[int, int], None]
@@ -62,7 +65,7 @@ def verify(
     platform.raise_open_file_limit()
     started = clock.monotonic()
     report = VerifyReport(paths.root, paths.commit_log, max_findings=max_findings)
-    _Verification(disk, paths, config, report, progress or (lambda done, total: None)).run()
+    Verification(disk, paths, config, report, progress or (lambda done, total: None)).run()
     report.seconds = clock.monotonic() - started
     return report
 
@@ -84,7 +87,12 @@ def bytes_and_messages_from(config: StoreConfig, position: int, *, disk: Disk | 
     return max(last - position, 0), messages
 
 
-class _Verification:
+class Verification:
+    """One check of a store, in steps: each segment in the log's order (`joined`), the one where it ends, `finish`.
+
+    `run` does them all here. Whoever checks segments elsewhere calls the steps, and tells what was found there.
+    """
+
     def __init__(
         self, disk: Disk, paths: StorePaths, config: StoreConfig, report: VerifyReport, progress: Progress
     ) -> None:
@@ -94,26 +102,46 @@ class _Verification:
         self._report = report
         self._progress = progress
         self._compared = 0
-
-    def run(self) -> None:
-        disk, paths, report = self._disk, self._paths, self._report
         report.live = disk.lock_holder(paths.lock) is not None
         clean = not AbortMark(disk, paths.abort).is_set() and not report.live
-        point_file = RecoverPointFile(disk, paths.recover_point)
-        point = point_file.load()
-        segments = self._find_segments(point)
-        sure_to, queues_sure_to = self._sure(segments, point, clean)
-        log = Log(segments, self._config.segment_bytes)
-        index = IndexCheck(disk, paths, self._config, report, log, kept_index(point, clean))
-        queues = QueueCheck(disk, paths, self._config, report, log, queues_sure_to, ours=point is not None)
-        self._walk(segments, log, sure_to, (queues.take, index.take))
+        self._point_file = RecoverPointFile(disk, paths.recover_point)
+        self._point = self._point_file.load()
+        self.segments = self._find_segments(self._point)
+        self.sure_to, self.queues_sure_to = self._sure(self.segments, self._point, clean)
+        self.kept_index = kept_index(self._point, clean)
+        self.log = Log(self.segments, config.segment_bytes)
+        self.queues = QueueCheck(
+            disk, paths, config, report, self.log, self.queues_sure_to, ours=self._point is not None
+        )
+
+    def run(self) -> None:
+        index = IndexCheck(self._disk, self._paths, self._config, self._report, self.log, self.kept_index)
+        self._walk(self.segments, (self.queues.take, index.take))
+        self.finish(index.finish)
+
+    def joined(self, walk: Walk) -> bool:
+        """A segment was looked at; False: the log ends in it."""
+        segment, report = walk.segment, self._report
+        report.records += walk.records
+        for start, end, what in walk.bad:
+            report.error(segment.path, segment.base + start, what)
+            self.log.add_bad(segment.base + start, segment.base + end)
+        return walk.end is None
+
+    def end_in(self, walk: Walk) -> None:
+        """The log ends in this segment."""
+        self._note_tail(walk)
+        self.log.end = walk.segment.base + (walk.end or 0)
+
+    def finish(self, finish_index: Callable[[], None]) -> None:
+        report, point, log = self._report, self._point, self.log
         if point is not None and log.end < point.synced:
-            self._report_short_log(segments, log.end, point.synced)
-        report.log_start, report.log_end, report.segments = log.start, log.end, len(segments)
-        queues.finish()
-        index.finish()
-        self._check_small_files(point_file, point)
-        for segment in segments:
+            self._report_short_log(self.segments, log.end, point.synced)
+        report.log_start, report.log_end, report.segments = log.start, log.end, len(self.segments)
+        self.queues.finish()
+        finish_index()
+        self._check_small_files(self._point_file, point)
+        for segment in self.segments:
             segment.close()
 
     def _find_segments(self, point: RecoverPoint | None) -> list[Segment]:
@@ -141,11 +169,11 @@ class _Verification:
         start = recovery.crash_scan_start(segments, CheckpointFile(self._disk, self._paths.checkpoint).load())
         return start, start
 
-    def _walk(self, segments: list[Segment], log: Log, sure_to: int, takers: tuple[Take, ...]) -> None:
+    def _walk(self, segments: list[Segment], takers: tuple[Take, ...]) -> None:
         """Scan on threads, a few segments ahead; compare here, in order."""
         walks = [Walk(segment) for segment in segments]
         threads = self._config.recovery_threads or min(os.cpu_count() or 1, 8)
-        walker = LogWalker(sure_to)
+        walker = LogWalker(self.sure_to)
         waiting: deque[Future[Walk]] = deque()
         with ThreadPoolExecutor(threads, "pyromq-verify") as pool:
             try:
@@ -154,10 +182,10 @@ class _Verification:
                     while len(waiting) <= threads and (following := next(todo, None)) is not None:
                         waiting.append(pool.submit(walker.walk, following))
                     walk = self._wait(waiting.popleft(), walks)
-                    self._take(walk, walks, log, takers)
-                    if walk.end is not None:
-                        self._note_tail(walk, walks)
-                        log.end = walk.segment.base + walk.end
+                    goes_on = self.joined(walk)
+                    self._take(walk, walks, takers)
+                    if not goes_on:
+                        self.end_in(walk)
                         break
             finally:
                 for future in waiting:
@@ -175,28 +203,19 @@ class _Verification:
         total = 2 * sum(walk.segment.size for walk in walks)
         self._progress(min(sum(walk.reached for walk in walks) + self._compared, total), total)
 
-    def _take(self, walk: Walk, walks: list[Walk], log: Log, takers: tuple[Take, ...]) -> None:
-        segment, report = walk.segment, self._report
-        report.records += walk.records
-        for start, end, what in walk.bad:
-            report.error(segment.path, segment.base + start, what)
-            log.add_bad(segment.base + start, segment.base + end)
-        step = 8 << 20
-        for start, end in walk.good:
-            at = start
-            while at < end:
-                stop = _boundary_after(segment.buffer, at, min(at + step, end), end)
-                for take in takers:
-                    take(segment.buffer, at, stop)
-                self._tell(walks, stop - at)
-                at = stop
+    def _take(self, walk: Walk, walks: list[Walk], takers: tuple[Take, ...]) -> None:
+        buffer = walk.segment.buffer
+        for start, stop in in_slices(buffer, walk.good):
+            for take in takers:
+                take(buffer, start, stop)
+            self._tell(walks, stop - start)
 
-    def _note_tail(self, walk: Walk, walks: list[Walk]) -> None:
+    def _note_tail(self, walk: Walk) -> None:
         """The log ends in this segment. Is there anything behind?"""
         if self._report.live:
             return
         segment = walk.segment
-        later = [each.segment for each in walks if each.segment.base > segment.base]
+        later = [each for each in self.segments if each.base > segment.base]
         stale = sum(last_nonzero(each.buffer, 0, each.data_end(0)) > 0 for each in later)
         if walk.torn or stale:
             what = walk.torn or "the log ends"
@@ -223,6 +242,16 @@ class _Verification:
                 problem = JsonFile(disk, paths.config / name).problem()
                 if problem is not None:
                     report.error(paths.config / name, 0, problem)
+
+
+def in_slices(buffer: memoryview, good: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Stretches of good records in parts of some MiB, from one boundary to another."""
+    for start, end in good:
+        at = start
+        while at < end:
+            stop = _boundary_after(buffer, at, min(at + SLICE, end), end)
+            yield at, stop
+            at = stop
 
 
 def _boundary_after(buffer: memoryview, start: int, wanted: int, end: int) -> int:

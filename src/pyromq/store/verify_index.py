@@ -52,7 +52,7 @@ def kept_index(point: RecoverPoint | None, clean: bool) -> KeptIndex:
 _Entry = tuple[int, int, int, int]
 
 
-class _IndexFile:
+class IndexFileView:
     """One index file, read from its first entry to its last; chains are built again on the way."""
 
     def __init__(self, path: Path, file: MappedFile, slots: int, entries: int) -> None:
@@ -117,7 +117,7 @@ class IndexCheck:
         #: The entry that was read last, when it is still to be looked at.
         self._put_back: list[_Entry] = []
         #: Where the entry that was read last is.
-        self._file: _IndexFile | None = None
+        self._file: IndexFileView | None = None
         self._number = 0
         self._begin_ms = 0
         scratch = bytearray(key_index.HEADER.size + 4 + key_index.ENTRY.size * (INDEX_CHUNK + 2))
@@ -127,8 +127,13 @@ class IndexCheck:
         #: Records before the first entry are not covered by the index (any longer).
         self._covers_from = first if self._files else EVERYWHERE
 
-    def _find(self, kept: KeptIndex) -> list[_IndexFile]:
-        files: list[_IndexFile] = []
+    @property
+    def files(self) -> list[IndexFileView]:
+        """Those that the next start keeps."""
+        return self._files
+
+    def _find(self, kept: KeptIndex) -> list[IndexFileView]:
+        files: list[IndexFileView] = []
         names = self._disk.names(self._paths.index)
         for name in names:
             path = self._paths.index / name
@@ -136,7 +141,7 @@ class IndexCheck:
                 self._report.note(path, 0, "this is no index file; the next start removes it")
                 continue
             mapped = self._disk.open_mapped(path, writable=False)
-            file = _IndexFile(path, mapped, self._config.index_slots, self._config.index_entries)
+            file = IndexFileView(path, mapped, self._config.index_slots, self._config.index_entries)
             mapped.close()
             files.append(file)
         self._report.index_files = len(names)
@@ -145,7 +150,7 @@ class IndexCheck:
             self._report.error(path, 0, "the recover point names this index file and it is not there")
         return self._sure(files, kept)
 
-    def _sure(self, files: list[_IndexFile], kept: KeptIndex) -> list[_IndexFile]:
+    def _sure(self, files: list[IndexFileView], kept: KeptIndex) -> list[IndexFileView]:
         """The files that the next start keeps."""
         sure = [file for file in files if int(file.path.name) <= kept.last_file]
         if any(file.end_position >= kept.ends_before for file in sure):
@@ -176,13 +181,13 @@ class IndexCheck:
             self._check_slots(file, heads, used)
             self._check_header(file)
 
-    def _begin(self, file: _IndexFile) -> int:
+    def _begin(self, file: IndexFileView) -> int:
         """The time that the file's entries count from: its first record's."""
         first = file.entry(1)[1] if file.count > 1 else -1
         first_ms = None if self._log.is_lost(first) else self._log.stored_ms(first)
         return file.begin_ms if first_ms is None else first_ms
 
-    def _check_header(self, file: _IndexFile) -> None:
+    def _check_header(self, file: IndexFileView) -> None:
         """Once the file is read: then the log is known as far as the file goes."""
         error, path = self._report.error, file.path
         if file.header_count != file.count and (file.header_count > 0 or file.count > 1):
@@ -199,7 +204,7 @@ class IndexCheck:
             if true_ms is not None and true_ms != said_ms:
                 error(path, at, f"the header says time {said_ms}, the record at {position} says {true_ms}")
 
-    def _check_slots(self, file: _IndexFile, heads: array[int], used: int) -> None:
+    def _check_slots(self, file: IndexFileView, heads: array[int], used: int) -> None:
         # Older versions of RocketMQ counted every entry here.
         if file.used_slots not in (used, file.count - 1):
             self._report.error(file.path, 32, f"the header counts {file.used_slots} slots in use, {used} are")

@@ -7,47 +7,51 @@ bytes differ is each entry looked at. Entries that the next start writes or cuts
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import count as count_from
 from pathlib import Path
+from typing import NamedTuple
 
 from pyromq.config import StoreConfig, parse_delay_levels
-from pyromq.records import layout, record
 from pyromq.store.consume_queue import BLANK_SIZE
+from pyromq.store.derive_queues import DerivedQueue, QueueDeriver
 from pyromq.store.disk import Disk
-from pyromq.store.dispatcher import queue_code
 from pyromq.store.inspect import find_run, queue_directories
 from pyromq.store.paths import StorePaths
-from pyromq.store.queue_cursor import ENTRY, QueueCursor, dispatch, queue_key
-from pyromq.store.queue_table import is_safe_topic
+from pyromq.store.queue_cursor import ENTRY
 from pyromq.store.segmented_file import Segment
 from pyromq.store.verify_log import EVERYWHERE, Log
 from pyromq.store.verify_report import VerifyReport
 from pyromq.store.zeroes import last_nonzero
 
-#: Entries of one queue that are compared at once: a store may have thousands of queues.
-QUEUE_CHUNK = 512
 #: Entries that are looked at one by one, at once.
 LOOK_AT_ONCE = 65536
 
 
-class _Queue:
+class Run(NamedTuple):
+    """Entries of a queue without a gap, and what was found when they were compared."""
+
+    first: int
+    end: int
+    #: Where the record of the first one is.
+    position: int
+    #: Entries that a start writes again.
+    late: int = 0
+    late_from: int = 0
+
+
+class CheckedQueue(DerivedQueue):
     """One queue's files, and a chunk of the entries that the log asks for."""
 
     def __init__(self, disk: Disk, directory: Path, file_bytes: int, report: VerifyReport) -> None:
+        super().__init__(file_bytes)
         self.directory = directory
-        self.file_bytes = file_bytes
         segments, problems = find_run(disk, directory, file_bytes)
         for problem in problems:
             report.error(problem.path, problem.position, problem.what)
         self.segments = {segment.base: segment for segment in segments}
         #: Behind what was ever written to a file, when it was last looked at.
         self._data_ends: dict[int, int] = {}
-        self.expected = memoryview(bytearray(QUEUE_CHUNK * ENTRY.size))
-        self.cursor = QueueCursor()
-        #: The first offset that the log has a record for; -1: none.
-        self.first = -1
-        self.checked = 0
         #: Entries that a start writes again.
         self.late = 0
         self.late_from = 0
@@ -59,13 +63,6 @@ class _Queue:
     @property
     def end(self) -> int:
         return (max(self.segments, default=-self.file_bytes) + self.file_bytes) // ENTRY.size
-
-    def aim(self, offset: int) -> None:
-        """The next entries are from an offset on, and all in one file."""
-        file_end = (offset * ENTRY.size // self.file_bytes + 1) * self.file_bytes // ENTRY.size
-        limit = min(offset + QUEUE_CHUNK, file_end)
-        self.cursor.point_at(self.expected, offset, limit)
-        self.cursor.next_dispatch = offset
 
     def path_at(self, offset: int) -> Path:
         position = offset * ENTRY.size
@@ -112,7 +109,7 @@ class _Queue:
             segment.close()
 
 
-class QueueCheck:
+class QueueCheck(QueueDeriver[CheckedQueue]):
     """Derives every entry from the log and compares. `sure_to`: records below this must have their entry."""
 
     def __init__(
@@ -126,63 +123,28 @@ class QueueCheck:
         *,
         ours: bool,
     ) -> None:
+        super().__init__(parse_delay_levels(config.delay_levels))
         self._disk = disk
         self._paths = paths
         self._file_bytes = config.queue_file_entries * ENTRY.size
-        self._delays_ms = parse_delay_levels(config.delay_levels)
         self._report = report
         self._log = log
         self._sure_to = sure_to
         self._ours = ours
-        self._queues: dict[bytes, _Queue] = {}
-        self._cursors: dict[bytes, QueueCursor] = {}
 
-    def take(self, buffer: memoryview, start: int, end: int) -> None:
-        """Good records, from one boundary to another."""
-        at = start
-        while at < end:
-            at = dispatch(buffer, at, end, self._cursors).offset
-            if at < end:
-                spans = record.spans_of(buffer, at, end)
-                assert not isinstance(spans, str), spans
-                self._take_one(buffer, at, spans)
-                at += spans.total_size
+    def in_no_queue(self, topic: bytes, number: int, offset: int, position: int) -> None:
+        segment = self._log.find(position)
+        assert segment is not None
+        self._report.note(segment.path, position, f"{topic!r}/{number} cannot be a queue: the message is in none")
 
-    def _take_one(self, buffer: memoryview, at: int, spans: record.Spans) -> None:
-        _, _, _, queue_id, _, offset, position, flags, _ = layout.HEAD.unpack_from(buffer, at)
-        if not layout.has_queue_offset(flags):
-            return
-        topic = bytes(buffer[spans.topic : spans.topic_end])
-        if not is_safe_topic(topic) or queue_id < 0:
-            self._log_note(position, f"{topic!r}/{queue_id} cannot be a queue: the message is in none")
-            return
-        queue = self._queue(topic, queue_id)
-        cursor = queue.cursor
-        if queue.first < 0:
-            queue.first = offset
-            queue.aim(offset)
-        elif offset != cursor.next_dispatch:
-            self._jump(queue, offset, position)
-        elif offset >= cursor.limit:
-            self._compare(queue)
-            queue.aim(offset)
-        (timestamp_ms,) = layout.STORED_AT.unpack_from(buffer, spans.store_timestamp_at)
-        properties = bytes(buffer[spans.properties : spans.properties_end])
-        cursor.put(position, spans.total_size, queue_code(topic, properties, timestamp_ms, self._delays_ms))
+    def new_queue(self, topic: bytes, number: int) -> CheckedQueue:
+        directory = self._paths.queues / topic.decode("utf-8", "surrogateescape") / str(number)
+        return CheckedQueue(self._disk, directory, self._file_bytes, self._report)
 
-    def _queue(self, topic: bytes, number: int) -> _Queue:
-        key = queue_key(topic, number)
-        queue = self._queues.get(key)
-        if queue is None:
-            directory = self._paths.queues / topic.decode("utf-8", "surrogateescape") / str(number)
-            queue = self._queues[key] = _Queue(self._disk, directory, self._file_bytes, self._report)
-            self._cursors[key] = queue.cursor
-        return queue
-
-    def _jump(self, queue: _Queue, offset: int, position: int) -> None:
+    def jump(self, queue: CheckedQueue, offset: int, position: int) -> None:
         """The log does not go on with the next offset of the queue."""
         expected = queue.cursor.next_dispatch
-        self._compare(queue)
+        self.complete(queue)
         if offset > expected:
             self._check_unclaimed(queue, expected, offset)
         else:
@@ -193,9 +155,9 @@ class QueueCheck:
             queue.first = min(queue.first, offset)
         queue.aim(offset)
 
-    def _compare(self, queue: _Queue) -> None:
+    def complete(self, queue: CheckedQueue) -> None:
         first, count = queue.cursor.first, queue.cursor.next_dispatch - queue.cursor.first
-        expected = bytes(queue.expected[: count * ENTRY.size])
+        expected = queue.gathered()
         actual = queue.actual(first, count)
         self._report.queue_entries += count
         if actual is not None and bytes(actual) == expected:
@@ -206,7 +168,7 @@ class QueueCheck:
                 self._report_entry(queue, offset, wanted, entry)
 
     def _report_entry(
-        self, queue: _Queue, offset: int, wanted: tuple[int, int, int], found: tuple[int, int, int]
+        self, queue: CheckedQueue, offset: int, wanted: tuple[int, int, int], found: tuple[int, int, int]
     ) -> None:
         if wanted[0] >= self._sure_to:
             queue.late_from = queue.late_from if queue.late else offset
@@ -221,7 +183,7 @@ class QueueCheck:
             )
         self._report.error(queue.path_at(offset), offset * ENTRY.size, what)
 
-    def _check_unclaimed(self, queue: _Queue, start: int, end: int) -> None:
+    def _check_unclaimed(self, queue: CheckedQueue, start: int, end: int) -> None:
         """Entries of offsets that no record has: blanks, or of records that are gone."""
         for offset, position, size, _ in queue.entries(start, end):
             self._report.queue_entries += 1
@@ -231,18 +193,30 @@ class QueueCheck:
                 what = f"the entry of offset {offset} says position {position}, where no record of this queue is"
                 self._report.error(queue.path_at(offset), offset * ENTRY.size, what)
 
+    def join(self, topic: bytes, number: int, runs: Sequence[Run]) -> None:
+        """Entries that were compared with their records elsewhere, in the log's order: only the ends are looked at."""
+        queue = self.queue(topic, number)
+        for run in runs:
+            if queue.first < 0:
+                queue.first = run.first
+            elif run.first != queue.cursor.next_dispatch:
+                self.jump(queue, run.first, run.position)
+            queue.aim(run.end)
+            queue.late_from = queue.late_from if queue.late else run.late_from
+            queue.late += run.late
+
     def finish(self) -> None:
         for topic, number, _ in queue_directories(self._disk, self._paths):
-            self._queue(topic.encode("utf-8", "surrogateescape"), number)
-        self._report.queues = len(self._queues)
-        for queue in self._queues.values():
+            self.queue(topic.encode("utf-8", "surrogateescape"), number)
+        self._report.queues = len(self.queues)
+        for queue in self.queues.values():
             self._finish(queue)
             queue.close()
 
-    def _finish(self, queue: _Queue) -> None:
+    def _finish(self, queue: CheckedQueue) -> None:
         written_end = queue.written_end()
         if queue.first >= 0:
-            self._compare(queue)
+            self.complete(queue)
             self._check_unclaimed(queue, queue.start, queue.first)
             self._check_behind(queue, queue.cursor.next_dispatch, written_end)
         else:
@@ -255,7 +229,7 @@ class QueueCheck:
             what = f"{queue.late} entries from offset {queue.late_from} on are not complete; the next start writes them"
             self._report.note(queue.path_at(queue.late_from), queue.late_from * ENTRY.size, what)
 
-    def _check_behind(self, queue: _Queue, start: int, end: int) -> None:
+    def _check_behind(self, queue: CheckedQueue, start: int, end: int) -> None:
         """Entries behind the last that the log asks for."""
         for offset, position, size, code in queue.entries(start, end):
             if position == size == code == 0 or (position >= self._log.start and self._log.is_lost(position)):
@@ -269,10 +243,5 @@ class QueueCheck:
                 self._report.error(queue.path_at(offset), offset * ENTRY.size, what)
             return
 
-    def _log_note(self, position: int, what: str) -> None:
-        segment = self._log.find(position)
-        assert segment is not None
-        self._report.note(segment.path, position, what)
-
-    def _name(self, queue: _Queue) -> str:
+    def _name(self, queue: CheckedQueue) -> str:
         return str(queue.directory.relative_to(self._paths.queues))

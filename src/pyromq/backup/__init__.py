@@ -1,0 +1,8 @@
+"""Backups of a store: made step by step, checked, restored to a directory that a broker starts on. No Spark in it.
+
+manifest   what a backup holds: chunks of the log, small files, checksums
+target     where it is: a directory, or anything else that keeps named bytes
+planning   what is to be copied or put back, in pieces that can be done apart (pure)
+pieces     the work on one piece: copy, check, put back; every record verified
+making     one more step of a backup; checking, restoring, pruning: the other things that are done with it
+"""

@@ -1,0 +1,54 @@
+"""The manifests of a backup: the newest, one of them, all of them."""
+
+from __future__ import annotations
+
+from pyromq.backup.manifest import DIRECTORY, Manifest, decode, manifest_path, number_of
+from pyromq.backup.planning import Until, kept_chunks
+from pyromq.backup.target import Target
+from pyromq.errors import BackupError
+
+
+def numbers(target: Target) -> list[int]:
+    """Of all manifests, oldest first."""
+    found = (number_of(name) for name in target.names(DIRECTORY))
+    return sorted(number for number in found if number is not None)
+
+
+def newest(target: Target) -> Manifest | None:
+    """None: there is no backup yet. Raises CorruptBackup, OSError."""
+    found = numbers(target)
+    return read_manifest(target, found[-1]) if found else None
+
+
+def read_manifest(target: Target, number: int) -> Manifest:
+    """Raises BackupError when there is none, CorruptBackup when it is damaged."""
+    path = manifest_path(number)
+    try:
+        data = target.read(path)
+    except FileNotFoundError:
+        has = numbers(target)
+        shown = f"it has {has[0]} to {has[-1]}" if has else "it has none"
+        raise BackupError(f"{target.shown()} has no manifest {number}; {shown}") from None
+    return decode(data, target.shown(path))
+
+
+def wanted(target: Target, number: int | None = None) -> Manifest:
+    """The newest manifest, or a certain one. Raises BackupError when there is none."""
+    if number is not None:
+        return read_manifest(target, number)
+    found = newest(target)
+    if found is None:
+        raise BackupError(f"there is no backup in {target.shown()}: it has no manifest")
+    return found
+
+
+def nearest(target: Target, newer: Manifest, until: Until) -> Manifest:
+    """The oldest manifest that has all that is kept of the log: its small files are nearest to that time."""
+    kept = kept_chunks(newer, until)
+    end, best = kept[-1].end if kept else newer.start, newer
+    for number in reversed([each for each in numbers(target) if each < newer.number]):
+        older = read_manifest(target, number)
+        if older.series != newer.series or older.end < end:
+            break
+        best = older
+    return best

@@ -1,0 +1,205 @@
+"""One more step of a backup: what the log got since the last one, and the small files as they are now.
+
+    report = back_up(Path("/data/store"), LocalTarget(Path("/backup/broker-a")), name="broker-a")
+
+In three parts, so that the middle one can be spread over machines: `prepare` decides what is to be copied,
+`copy_stretch` (in `pieces`) copies each part, `publish` writes the manifest. Until then the backup is what it was
+before: a run that is stopped anywhere leaves files that no manifest names, and the next one replaces them.
+
+The store may be in use. The small files are read before the end of the log is asked for: what they say of the log (a
+consumer's progress) is then in the backup too, or older, so that a restored consumer gets a message twice rather than
+never.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pyromq.backup.history import newest
+from pyromq.backup.manifest import TAIL_BYTES, Chunk, Manifest, SavedFile, Source, encode, file_path, sha256_of
+from pyromq.backup.pieces import copy_stretch, tail_of
+from pyromq.backup.planning import Stretch, stretches, why_not_going_on
+from pyromq.backup.target import Target
+from pyromq.clock import Clock, SystemClock
+from pyromq.errors import BackupError
+from pyromq.store.config_files import JsonFile
+from pyromq.store.disk import OsDisk
+from pyromq.store.paths import StorePaths
+from pyromq.store.readable import ReadableLog, readable_log
+from pyromq.version import version
+
+#: `(done, total)` in bytes of the log.
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one run adds to a backup."""
+
+    last: Manifest | None
+    base: Manifest
+    stretches: tuple[Stretch, ...]
+    #: The store is in use: what it writes meanwhile comes with the next run.
+    live: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BackupReport:
+    """What a run has added."""
+
+    manifest: Manifest
+    chunks: int
+    bytes: int
+    records: int
+    live: bool
+    #: Nothing has changed since the last run: there is no new manifest.
+    unchanged: bool
+    seconds: float
+
+    def sentences(self) -> list[str]:
+        made = self.manifest
+        if self.unchanged:
+            return [f"Nothing has changed since manifest {made.number}: the backup ends at position {made.end}."]
+        whole = f"from position {made.start} to {made.end}, {made.records} messages in {len(made.chunks)} chunks"
+        lines = [
+            f"Added {self.records} messages ({self.bytes} bytes) in {self.chunks} chunks, every record verified.",
+            f"Manifest {made.number} has the log {whole}, and {len(made.files)} small files.",
+        ]
+        return [*lines, "The store is in use: what it writes now comes with the next run."] if self.live else lines
+
+
+def back_up(
+    root: Path,
+    target: Target,
+    *,
+    name: str = "",
+    commit_log: Path | None = None,
+    new_series: bool = False,
+    threads: int = 0,
+    clock: Clock | None = None,
+    progress: Progress | None = None,
+) -> BackupReport:
+    """Make one step on this machine. Raises BackupError, CorruptLog, CorruptBackup, StoreError, OSError."""
+    clock = clock or SystemClock()
+    started = clock.monotonic()
+    step = prepare(root, target, name=name, commit_log=commit_log, new_series=new_series, clock=clock)
+    total, done = sum(each.end - each.start for each in step.stretches), 0
+    chunks: list[Chunk] = []
+    with ThreadPoolExecutor(threads or min(os.cpu_count() or 1, 8), "pyromq-backup") as pool:
+        for chunk in pool.map(lambda each: copy_stretch(each, target, step.base.series), step.stretches):
+            chunks.append(chunk)
+            done += chunk.end - chunk.start
+            if progress is not None:
+                progress(done, total)
+    return publish(step, target, chunks, seconds=clock.monotonic() - started)
+
+
+def prepare(
+    root: Path,
+    target: Target,
+    *,
+    name: str = "",
+    commit_log: Path | None = None,
+    new_series: bool = False,
+    clock: Clock | None = None,
+) -> Step:
+    """Decide what is to be copied, and save the small files. Raises BackupError when the log does not go on."""
+    now_ms = (clock or SystemClock()).now_ms()
+    last = newest(target)
+    files = tuple(_save_small_files(root, target, last))
+    log = readable_log(root, commit_log=commit_log)
+    source = Source(name or root.name, _text(root.absolute()), socket.gethostname())
+    if last is not None and not new_series:
+        _refuse_another(target, last, log)
+        begin, chunks, series = last.end, last.chunks, last.series
+    else:
+        begin, chunks, series = log.start, (), last.series + 1 if last is not None else 1
+    if not chunks:
+        begin = max(begin, log.start)
+    base = Manifest(
+        number=last.number + 1 if last is not None else 1,
+        made_ms=now_ms,
+        made_by=f"pyromq {version()}",
+        source=source,
+        series=series,
+        segment_bytes=log.segment_bytes,
+        start=chunks[0].start if chunks else begin,
+        end=begin,
+        chunks=chunks,
+        files=files,
+        previous=last.number if last is not None else 0,
+    )
+    return Step(last, base, tuple(stretches(log, begin)), log.live)
+
+
+def _text(path: Path) -> str:
+    return str(path).encode("utf-8", "replace").decode()
+
+
+def _refuse_another(target: Target, last: Manifest, log: ReadableLog) -> None:
+    problem = why_not_going_on(last, log, same_tail=_has_tail(last, log))
+    if problem is not None:
+        raise BackupError(
+            f"{log.root} does not go on from the backup in {target.shown()}: {problem}. Back it up to another place, "
+            "or begin a new series in this one (--new-series): what is there stays, and can be restored"
+        )
+
+
+def _has_tail(last: Manifest, log: ReadableLog) -> bool | None:
+    """Whether the log has what the backup ends with; None: it no longer has those bytes, or there are none."""
+    compared = 0
+    for chunk in reversed(last.chunks):
+        segment = log.find(chunk.start)
+        if segment is None or log.end < last.end or compared >= TAIL_BYTES:
+            break
+        if tail_of(segment.path, segment.base, chunk) != chunk.tail_sha256:
+            return False
+        compared += chunk.bytes  # a chunk may be as short as the blank that ends a segment
+    return True if compared else None
+
+
+def _save_small_files(root: Path, target: Target, last: Manifest | None) -> list[SavedFile]:
+    """The tables under `config/`: each as it is, or its previous copy where that is damaged. Raises CorruptFile."""
+    disk, directory = OsDisk(StorePaths(root).staging), StorePaths(root).config
+    known = {saved.file for saved in last.files} if last is not None else set()
+    saved: list[SavedFile] = []
+    for name in disk.names(directory):
+        if not name.endswith(".json") or disk.is_dir(directory / name):
+            continue
+        file = JsonFile(disk, directory / name)
+        file.load()
+        data = disk.read_bytes(file.path if file.problem() is None else file.previous)
+        each = SavedFile(f"config/{name}", file_path(sha256_of(data)), len(data), sha256_of(data))
+        if each.file not in known:
+            target.write(each.file, [data])
+        saved.append(each)
+    return saved
+
+
+def publish(step: Step, target: Target, chunks: Sequence[Chunk], *, seconds: float = 0.0) -> BackupReport:
+    """Write the manifest: from now on the backup has what was copied. Raises BackupError, OSError."""
+    ordered = tuple(sorted(chunks, key=lambda chunk: chunk.start))
+    manifest = step.base.going_on(ordered, ordered[-1].end if ordered else step.base.end)
+    unchanged = step.last is not None and manifest == replace(
+        step.last,
+        number=manifest.number,
+        made_ms=manifest.made_ms,
+        made_by=manifest.made_by,
+        source=manifest.source,
+        previous=manifest.previous,
+    )
+    if unchanged and step.last is not None:
+        return BackupReport(step.last, 0, 0, 0, step.live, True, seconds)
+    try:
+        target.create(manifest.path, encode(manifest))
+    except FileExistsError:
+        raise BackupError(
+            f"another backup to {target.shown()} has just ended: manifest {manifest.number} is there. Run one at a time"
+        ) from None
+    figures = (len(ordered), sum(each.bytes for each in ordered), sum(each.records for each in ordered))
+    return BackupReport(manifest, *figures, step.live, False, seconds)

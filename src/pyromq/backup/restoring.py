@@ -1,0 +1,191 @@
+"""From a backup to a store directory that a broker starts on: ours, or RocketMQ's.
+
+    report = restore(LocalTarget(Path("/backup/broker-a")), Path("/data/store"))
+
+The log is put back in files of their old length, and the small tables under `config/`. Queues and index are derived
+from the log, and the first start makes them: the directory has the mark of a broker that did not stop (`abort`) and a
+checkpoint of no time at all, from which RocketMQ reads the log from its beginning. Our recover point says the same, and
+that the whole log was on the disk: damage to it after this is never taken for a torn tail.
+
+Everything is made in `restoring/` inside the directory and moved to its place at the end, the log last. A restore that
+is stopped leaves a directory that no broker of ours starts on, and the next restore begins anew.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyromq.backup.history import nearest, wanted
+from pyromq.backup.manifest import Manifest, SavedFile, sha256_of
+from pyromq.backup.pieces import Restored, restore_segment
+from pyromq.backup.planning import SegmentPlan, Until, segment_plans
+from pyromq.backup.target import Target
+from pyromq.errors import BackupError, CorruptBackup
+from pyromq.store.checkpoint import AbortMark, Checkpoint, CheckpointFile, RecoverPoint, RecoverPointFile
+from pyromq.store.disk import OsDisk
+from pyromq.store.paths import StorePaths
+
+#: `(done, total)` in bytes.
+Progress = Callable[[int, int], None]
+
+RESTORING = "restoring"
+
+
+@dataclass(frozen=True, slots=True)
+class RestorePlan:
+    """What is put back where."""
+
+    directory: Path
+    manifest: Manifest
+    files: tuple[SavedFile, ...]
+    segments: tuple[SegmentPlan, ...]
+
+    @property
+    def workplace(self) -> Path:
+        return self.directory / RESTORING
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreReport:
+    """What was put back."""
+
+    directory: Path
+    manifest: Manifest
+    segments: int
+    records: int
+    bytes: int
+    start: int
+    end: int
+    last_ms: int
+    files: int
+
+    def sentences(self) -> list[str]:
+        return [
+            f"{self.directory} has {self.records} messages in {self.segments} segments, from position {self.start} to "
+            f"{self.end}, and {self.files} small files.",
+            "Start a broker on it: the first start makes queues and index from the log.",
+        ]
+
+
+def restore(
+    target: Target,
+    directory: Path,
+    *,
+    number: int | None = None,
+    until: Until | None = None,
+    threads: int = 0,
+    progress: Progress | None = None,
+) -> RestoreReport:
+    """Put a backup back on this machine. Raises BackupError, CorruptBackup, OSError."""
+    plan = begin(target, directory, number=number, until=until)
+    done, total = 0, sum(each.bytes for each in plan.segments)
+    restored: list[Restored] = []
+    with ThreadPoolExecutor(threads or min(os.cpu_count() or 1, 8), "pyromq-restore") as pool:
+        for each in pool.map(lambda one: restore_segment(target, log_of(plan), one), plan.segments):
+            restored.append(each)
+            done += each.bytes
+            if progress is not None:
+                progress(done, total)
+    return finish(target, plan, restored)
+
+
+def log_of(plan: RestorePlan) -> Path:
+    """Where the segments are made."""
+    return StorePaths(plan.workplace).commit_log
+
+
+def begin(target: Target, directory: Path, *, number: int | None = None, until: Until | None = None) -> RestorePlan:
+    """Decide what is put back, and make the room. Raises BackupError when there is something in the way."""
+    until = until or Until()
+    manifest = wanted(target, number)
+    segments = segment_plans(manifest, until)
+    if manifest.chunks and not segments:
+        first = manifest.chunks[0]
+        raise BackupError(
+            f"nothing would be left: the backup in {target.shown()} begins with position {first.start}, stored at "
+            f"{first.first_ms} ms, and that is behind the end that was asked for"
+        )
+    _require_empty(directory)
+    plan = RestorePlan(directory, manifest, nearest(target, manifest, until).files, tuple(segments))
+    log_of(plan).mkdir(parents=True)
+    return plan
+
+
+def _require_empty(directory: Path) -> None:
+    """Nothing but what a restore left that was stopped."""
+    if directory.exists() and not directory.is_dir():
+        raise BackupError(f"{directory} is a file, and a store is a directory")
+    found = {entry.name for entry in os.scandir(directory)} if directory.exists() else set()
+    ours = {RESTORING, "config", "checkpoint", "recoverpoint", "abort"} if RESTORING in found else set()
+    found -= {"lost+found"}  # a file system's own
+    if found - ours:
+        raise BackupError(
+            f"{directory} is not empty ({', '.join(sorted(found - ours)[:3])}): restore to a directory that is"
+        )
+    for name in found & ours:
+        path = directory / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def finish(target: Target, plan: RestorePlan, restored: Sequence[Restored]) -> RestoreReport:
+    """Everything beside the log, and then all to its place. Raises CorruptBackup, OSError."""
+    paths = StorePaths(plan.workplace)
+    disk = OsDisk(paths.staging)
+    for saved in plan.files:
+        disk.replace_bytes(plan.workplace / saved.name, _small_file(target, saved))
+    start = plan.segments[0].base if plan.segments else plan.manifest.start
+    end, last_ms = max((each.end, each.last_ms) for each in restored) if restored else (plan.manifest.end, 0)
+    _note_state(disk, paths, start, end, last_ms)
+    _move_in(plan)
+    return RestoreReport(
+        directory=plan.directory,
+        manifest=plan.manifest,
+        segments=len(plan.segments),
+        records=sum(each.records for each in restored),
+        bytes=sum(each.bytes for each in restored),
+        start=start,
+        end=end,
+        last_ms=last_ms,
+        files=len(plan.files),
+    )
+
+
+def _small_file(target: Target, saved: SavedFile) -> bytes:
+    data = target.read(saved.file)
+    if sha256_of(data) != saved.sha256:
+        raise CorruptBackup(target.shown(saved.file), 0, f"{saved.name} has another checksum than the manifest says")
+    return data
+
+
+def _note_state(disk: OsDisk, paths: StorePaths, start: int, end: int, last_ms: int) -> None:
+    """The log is on the disk as a whole; queues and index are to be made from its beginning."""
+    point = RecoverPointFile(disk, paths.recover_point)
+    point.save(RecoverPoint(log_start=start, synced=end, queues_to=start, timestamp_ms=last_ms))
+    point.close()
+    checkpoint = CheckpointFile(disk, paths.checkpoint)
+    checkpoint.save(Checkpoint())
+    checkpoint.close()
+    AbortMark(disk, paths.abort).set()
+
+
+def _move_in(plan: RestorePlan) -> None:
+    """The log comes last: before, a start finds a recover point of a log that is not there, and refuses."""
+    there, here = StorePaths(plan.directory), StorePaths(plan.workplace)
+    disk = OsDisk(there.staging)
+    moves = [(here.recover_point, there.recover_point), (here.checkpoint, there.checkpoint), (here.abort, there.abort),
+             (here.config, there.config), (here.commit_log, there.commit_log)]  # fmt: skip
+    for source, place in moves:
+        if source.exists():
+            disk.move_tree(source, place)
+            disk.sync_name(source)
+    fd = os.open(plan.directory, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    shutil.rmtree(plan.workplace)

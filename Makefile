@@ -3,12 +3,15 @@
 BIN := .venv/bin
 READY := .venv/.ready
 KERNEL := $(wildcard src/pyromq/*/*.pyx src/pyromq/*/*.pxd)
-BENCHMARKS := $(filter-out benchmarks/common.py benchmarks/client_soak.py,$(sort $(wildcard benchmarks/*.py)))
+SPARK_BENCHMARKS := $(sort $(wildcard benchmarks/spark_*.py))
+BENCHMARKS := $(filter-out benchmarks/common.py benchmarks/client_soak.py $(SPARK_BENCHMARKS),$(sort $(wildcard benchmarks/*.py)))
 # Crash states of each setting.
 CRASH_STATES ?= 100000
+# How often each process of a Spark application, and the broker, is killed.
+ROUNDS ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check interop crash bench bench-broker bench-client soak docs clean
+.PHONY: help setup run test check interop crash bench bench-broker bench-client bench-spark soak soak-spark docs clean
 
 help: ## List these targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -44,8 +47,14 @@ bench-broker: setup ## Measure the broker beside Apache RocketMQ (Java, Maven, c
 bench-client: setup ## Measure the client beside Kafka's, NATS', Redis' and RocketMQ's; BENCH="--peers nats --rounds 1"
 	@PYTHONPATH=benchmarks:tests $(BIN)/python -m client_vs_peers $(BENCH)
 
+bench-spark: setup ## Measure the pipeline on Spark (Java), one file each
+	@set -e; for file in $(SPARK_BENCHMARKS); do echo "--- $$file"; $(BIN)/python $$file; done
+
 soak: setup ## Send and consume for 30 minutes: nothing lost, memory flat; SOAK="--minutes 5 --rate 2000"
 	@$(BIN)/python benchmarks/client_soak.py $(SOAK)
+
+soak-spark: setup ## kill -9 of driver, JVM, executor, worker and broker mid-batch, some hours (Java); quicker with ROUNDS=2
+	@PYROMQ_SPARK_ROUNDS=$(ROUNDS) $(BIN)/pytest tests/spark/kills -s
 
 docs: setup ## Write the generated parts of docs/ again
 	@$(BIN)/python scripts/gen_docs.py

@@ -11,7 +11,7 @@ from pathlib import Path
 from setuptools import setup
 from setuptools.extension import Extension
 
-KERNELS = ["records", "store", "wire", "net", "broker"]
+KERNELS = ["records", "store", "wire", "net", "broker", "spark"]
 
 
 def kernel_extensions() -> list[Extension]:

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds PyroMQ and everything its tests need into .venv. `make setup` calls it when something has changed.
 #
-# Needs Python 3.11 or newer. A C compiler makes it fast; Java and Maven let it be compared with Apache RocketMQ.
+# Needs Python 3.11 or newer. A C compiler makes it fast; Spark needs Java; Java and Maven let it be compared with Apache
+# RocketMQ.
 # What is missing is said in a sentence. Only Python is worth stopping for.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -96,6 +97,9 @@ fi
 
 translate
 
+if ! command -v "${JAVA_HOME:+$JAVA_HOME/bin/}java" >/dev/null; then
+    say "java is missing, so \`pyromq spark\` will not run and the tests of tests/spark will be skipped: get Java 17 or newer (Debian, Ubuntu: apt install default-jdk)."
+fi
 for program in java javac mvn; do
     if ! command -v "$program" >/dev/null; then
         say "$program is missing, so the tests against Apache RocketMQ will be skipped: get a JDK and Maven (Debian, Ubuntu: apt install default-jdk maven)."

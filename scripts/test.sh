@@ -16,7 +16,8 @@ JAVA=(tests/interop/test_java_*.py tests/interop/test_guides.py)
 forms_and_crashes() {
     local failed=0
     trap 'exit 130' INT
-    PYROMQ_KERNEL=python "$BIN/pytest" tests/records tests/store tests/wire tests/net tests/broker || failed=1
+    PYROMQ_KERNEL=python "$BIN/pytest" tests/records tests/store tests/wire tests/net tests/broker \
+        tests/spark/test_{decode,segments_read,segments_split,store_files}.py || failed=1
     "$BIN/pytest" tests/crash || failed=1
     return $failed
 }
@@ -46,11 +47,12 @@ trap 'exit 130' INT TERM
 start "tests/interop, with Apache's servers" "$BIN/pytest" -rs "${APACHE[@]}"
 start "tests/interop, with the Java client" "$BIN/pytest" -rs "${JAVA[@]}"
 start "tests/interop, the others" "$BIN/pytest" -rs tests/interop "${APACHE[@]/#/--ignore=}" "${JAVA[@]/#/--ignore=}"
+start "tests/spark" "$BIN/pytest" -rs tests/spark
 start "the readable forms, and tests/crash" forms_and_crashes
 
 failed=0
 echo "--- everything else"
-"$BIN/pytest" --ignore=tests/interop --ignore=tests/crash || failed=1
+"$BIN/pytest" --ignore=tests/interop --ignore=tests/crash --ignore=tests/spark || failed=1
 for lane in "${!pids[@]}"; do
     wait "${pids[lane]}" || failed=1
     echo "--- ${names[lane]}"

@@ -2,6 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+
 # Imported here and not at the end of a run, where pytest would do it: its many modules are parsed then while garbage is
 # collected, and CPython 3.11 miscounts when a finalizer has something parsed in the midst of that.
 import hypothesis  # noqa: F401
+import pytest
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spark runs in a Java process: where there is none, its tests say so."""
+    home = os.environ.get("JAVA_HOME")
+    if shutil.which("java", path=f"{home}/bin" if home else None) is None:
+        for item in items:
+            if item.get_closest_marker("spark"):
+                item.add_marker(pytest.mark.skip(reason="Spark needs Java, and there is none here"))

@@ -5,76 +5,23 @@ from __future__ import annotations
 import ast
 import os
 import re
-import shlex
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 import pyromq.errors
 import pyromq.testing
+from pages import BLOCK, BLOCKS, FILE, LINK, PAGES, ROOT, USUAL_ADDRESS, Block, Desk, commands_in, files_of, run
 from pyromq.errors import PyroMQError
 
-ROOT = Path(__file__).resolve().parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-BIN = Path(sys.executable).parent
-
-BLOCK = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
-#: The first line of a block that is a file.
-FILE = re.compile(r"# ([\w-]+\.(?:toml|conf))\n")
-SECONDS = 120
-
-
-class Block(NamedTuple):
-    page: Path
-    line: int
-    language: str
-    text: str
-
-    @property
-    def name(self) -> str:
-        return f"{self.page.relative_to(ROOT)}:{self.line}"
-
-
-def blocks() -> list[Block]:
-    return [
-        Block(page, text.count("\n", 0, found.start()) + 1, found["language"], found["text"])
-        for page in PAGES
-        for text in [page.read_text(encoding="utf-8")]
-        for found in BLOCK.finditer(text)
-    ]
-
-
-BLOCKS = blocks()
 EXAMPLES = [block for block in BLOCKS if block.language == "python"]
-PAGES_WITH_COMMANDS = sorted({block.page for block in BLOCKS if block.language in ("bash", "console")})
-
-
-def run(command: list[str], directory: Path, **environment: str) -> str:
-    """What it prints. Fails, with that, when it fails."""
-    path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
-        command,
-        cwd=directory,
-        env=os.environ | {"PATH": path, "NO_COLOR": "1"} | environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=SECONDS,
-        check=False,
-    )
-    output = done.stdout.decode(errors="replace")
-    assert done.returncode == 0, f"{shlex.join(command)}\n{output}"
-    return output
-
-
-#: Where a reader's own broker is, after `pyromq up`.
-USUAL_ADDRESS = "localhost:9876"
+#: One story from its first block to its last, with a Spark session for all of it: tests/spark/test_guide.py tells it.
+TOLD_ELSEWHERE = {ROOT / "docs" / "guides" / "spark.md"}
+ALONE = [block for block in EXAMPLES if block.page not in TOLD_ELSEWHERE]
+PAGES_WITH_COMMANDS = sorted({block.page for block in BLOCKS if commands_in(block)} - TOLD_ELSEWHERE)
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +31,7 @@ def name_servers() -> Iterator[str]:
         yield mq.name_servers
 
 
-@pytest.mark.parametrize("block", EXAMPLES, ids=lambda block: block.name)
+@pytest.mark.parametrize("block", ALONE, ids=lambda block: block.name)
 def test_an_example_runs(block: Block, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     text = block.text
     if USUAL_ADDRESS in text:
@@ -92,92 +39,14 @@ def test_an_example_runs(block: Block, tmp_path: Path, request: pytest.FixtureRe
     run([sys.executable, "-W", "error", "-c", text], tmp_path)
 
 
-def commands_of(page: Path) -> list[str]:
-    """The commands of a page in order: each line of a `bash` block, the lines with a `$` of a `console` block."""
-    found: list[str] = []
-    for block in BLOCKS:
-        if block.page == page and block.language == "bash":
-            found += block.text.replace("\\\n", " ").splitlines()
-        elif block.page == page and block.language == "console":
-            found += [line[2:] for line in block.text.splitlines() if line.startswith("$ ")]
-    alone = [command for line in found for command in line.split(" && ")]
-    return [command for command in alone if command.strip() and not command.startswith("#")]
-
-
 @pytest.mark.parametrize("page", PAGES_WITH_COMMANDS, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_commands_of_a_page_run(page: Path, desk: Desk) -> None:
     """All of them one after the other in one empty directory, with the page's files in it, as a reader would."""
     for name, text in files_of(page).items():
         (desk.directory / name).write_text(text, encoding="utf-8")
-    for command in commands_of(page):
-        words = shlex.split(command, comments=True)
-        environment: dict[str, str] = {}
-        while "=" in words[0]:
-            name, _, environment[name] = words.pop(0).partition("=")
-        program = words[0].removeprefix(".venv/bin/")
-        if program == "make":  # would set up, run or test everything: is there such a target?
-            run(["make", "-n", *words[1:]], ROOT)
-        elif program == "pytest":  # this is one: are those tests there?
-            run([sys.executable, "-m", "pytest", "--collect-only", *words[1:]], ROOT, **environment)
-        elif program == "pyromq" and words[1] in SERVERS:
-            desk.serve([program, *words[1:]], environment)
-        else:
-            run([program, *words[1:]], desk.directory, **(desk.environment | environment))
-
-
-#: Commands that run until they are told to stop, and what they say when they serve.
-SERVERS = ("up", "nameserver", "broker")
-READY = b"PyroMQ is up"
-
-
-class Desk:
-    """The reader's directory and terminals. Servers run on until the page is done, on ports that were free: the first
-    name server where everybody looks for one, all others anywhere.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.servers: list[subprocess.Popen[bytes]] = []
-        self.name_server_port = free_port()
-        self.environment = {"NAMESRV_ADDR": f"127.0.0.1:{self.name_server_port}"}
-
-    def serve(self, words: list[str], environment: dict[str, str]) -> None:
-        ports = {
-            "PYROMQ_NAMESERVER_LISTEN_PORT": "0" if self.servers else str(self.name_server_port),
-            "PYROMQ_BROKER_LISTEN_PORT": "0",
-        }
-        with (self.directory / f"{len(self.servers)}.log").open("wb") as log:
-            server = subprocess.Popen(
-                [str(BIN / words[0]), *words[1:]],
-                cwd=self.directory,
-                env=os.environ | self.environment | ports | environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-            )
-        self.servers.append(server)
-        assert server.stdout
-        first = server.stdout.readline()
-        assert READY in first, f"{shlex.join(words)}\n{first!r}\n{Path(log.name).read_text(encoding='utf-8')}"
-
-    def clear(self) -> None:
-        """All of them stop cleanly; one that does not is ended, and fails the test."""
-        codes: list[int] = []
-        for server in reversed(self.servers):
-            server.terminate()
-            try:
-                server.communicate(timeout=SECONDS)
-            except subprocess.TimeoutExpired:
-                server.kill()
-                server.communicate()
-            codes.append(server.returncode)
-        assert not any(codes)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    for block in BLOCKS:
+        for command in commands_in(block) if block.page == page else ():
+            desk.do(command)
 
 
 @pytest.fixture
@@ -185,12 +54,6 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     desk = Desk(tmp_path)
     yield desk
     desk.clear()
-
-
-def files_of(page: Path) -> dict[str, str]:
-    """Blocks of settings that begin with the name of a file: `# broker.toml`."""
-    found = {block.text: FILE.match(block.text) for block in BLOCKS if block.page == page}
-    return {name[1]: text for text, name in found.items() if name}
 
 
 #: `pyromq store recover DIR --truncate-at POSITION` in a sentence or a table: program words, then the rest.

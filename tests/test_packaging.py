@@ -5,61 +5,22 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import site
-import subprocess
 import sys
 import sysconfig
 import tarfile
-import venv
 import zipfile
 from email.parser import Parser
 from pathlib import Path
 
 import pytest
 
+from wheels import ROOT, build_wheel, copy_of_the_source, install, run
+
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[1]
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
-KERNELS = {f"pyromq/{room}/_kernel{SUFFIX}" for room in ("records", "store", "wire", "net", "broker")}
+KERNELS = {f"pyromq/{room}/_kernel{SUFFIX}" for room in ("records", "store", "wire", "net", "broker", "spark")}
 COMPILER = shutil.which((os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0])
-
-
-def copy_of_the_source(directory: Path) -> Path:
-    source = directory / "source"
-    shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns("*.so", "*.egg-info", "__pycache__"))
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-    return source
-
-
-def build_wheel(directory: Path, **environment: str) -> Path:
-    """Built from a copy, with the tools that are installed here: no network, and nothing left in the tree."""
-    source = copy_of_the_source(directory)
-    options = ["--no-deps", "--no-build-isolation", "--disable-pip-version-check", "--quiet"]
-    run([sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", str(directory), str(source)], **environment)
-    [wheel] = directory.glob("*.whl")
-    return wheel
-
-
-def run(command: list[str], **environment: str) -> str:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYROMQ_")}
-    done = subprocess.run(
-        command, env=kept | {"NO_COLOR": "1"} | environment, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def install(wheel: Path, directory: Path) -> Path:
-    """A fresh environment with this wheel; what it depends on is borrowed from here. Its `bin` directory."""
-    home = directory / "venv"
-    venv.create(home, with_pip=False, symlinks=True)
-    python = home / "bin" / "python"
-    run([sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "--no-index", "-q", str(wheel)])
-    [packages] = home.glob("lib/python*/site-packages")
-    (packages / "borrowed.pth").write_text("\n".join(site.getsitepackages()), encoding="utf-8")
-    return home / "bin"
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +58,7 @@ def sources_of_the_kernel() -> set[str]:
 
 def test_whoever_has_a_wheel_has_the_sources_of_its_kernel(pure_wheel: Path) -> None:
     assert sources_of_the_kernel() <= set(zipfile.ZipFile(pure_wheel).namelist())
-    assert len(sources_of_the_kernel()) >= 3 * len(KERNELS) - 1
+    assert len(sources_of_the_kernel()) >= 3 * len(KERNELS) - 2
 
 
 def test_a_source_distribution_can_be_compiled(tmp_path: Path) -> None:
@@ -121,7 +82,13 @@ def test_a_wheel_says_what_it_is(pure_wheel: Path) -> None:
     assert metadata["Requires-Python"] == ">=3.11"
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert "pyromq/py.typed" in names
-    assert not [name for name in names if not name.startswith("pyromq")]
+    assert not [name for name in names if not name.startswith(("pyromq", "pyspark_pyromq"))]
+
+
+def test_spark_finds_the_formats_in_a_wheel(pure_wheel: Path) -> None:
+    """It looks for modules at the top whose names begin with `pyspark_`."""
+    names = set(zipfile.ZipFile(pure_wheel).namelist())
+    assert names >= {"pyspark_pyromq/__init__.py", "pyspark_pyromq_segments/__init__.py"}
 
 
 def test_without_the_kernel_the_readable_forms_serve(pure_bin: Path, tmp_path: Path) -> None:

@@ -80,10 +80,10 @@ class Program:
     def err(self) -> str:
         return "".join(self._lines["err"])
 
-    def until(self, pattern: str) -> re.Match[str]:
+    def until(self, pattern: str, seconds: float = SECONDS) -> re.Match[str]:
         """Wait until it says so, on either stream."""
         with self._changed:
-            found = self._changed.wait_for(lambda: self._find(pattern) or not self._open, SECONDS)
+            found = self._changed.wait_for(lambda: self._find(pattern) or not self._open, seconds)
         match = self._find(pattern)
         assert match, f"{'ended' if found else 'still running'} without {pattern!r}:\n{self.out}\n{self.err}"
         return match

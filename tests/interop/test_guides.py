@@ -13,7 +13,7 @@ from interop.apache import toolchain
 from interop.cluster import Cluster
 from interop.golang import SOURCES, program
 from interop.loopback import enter_private_network
-from test_docs import BLOCKS, Block
+from pages import BLOCKS, Block
 
 pytestmark = pytest.mark.interop
 

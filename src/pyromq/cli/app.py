@@ -22,7 +22,8 @@ COMPLETION = "_PYROMQ_COMPLETE"
 
 CONTEXT = {"help_option_names": ["-h", "--help"]}
 
-SERVERS, MESSAGES, CLUSTER, TOOLS = "Run it", "Try it", "Look at a cluster, change it", "Look inside"
+SERVERS, MESSAGES, CLUSTER = "Run it", "Try it", "Look at a cluster, change it"
+DATA, TOOLS = "Work on much of it", "Look inside"
 
 #: In the order of the help: the panel that a command is shown in, and where its function or group is.
 COMMANDS = {
@@ -41,6 +42,7 @@ COMMANDS = {
     "producer": (CLUSTER, "pyromq.cli.consumers", "producers_app"),
     "message": (CLUSTER, "pyromq.cli.message_commands", "app"),
     "dlq": (CLUSTER, "pyromq.cli.dead_letters", "app"),
+    "spark": (DATA, "pyromq.cli.spark", "app"),
     "store": (TOOLS, "pyromq.cli.store", "app"),
     "bench": (TOOLS, "pyromq.cli.bench", "bench"),
     "doctor": (TOOLS, "pyromq.cli.doctor", "doctor"),

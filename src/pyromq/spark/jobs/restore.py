@@ -1,0 +1,79 @@
+"""`restore`: a backup back to a store directory that a broker starts on, its segments put back side by side.
+
+    restore(spark, RestorePlan(target="s3://backups/broker-a", directory="/data/store"))
+
+Executors must see the directory: a shared file system, or a local master. Also here: `check`, which reads a whole
+backup and holds it against its manifest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from pyromq.backup import checking, restoring
+from pyromq.backup.checking import CheckReport
+from pyromq.backup.history import wanted
+from pyromq.backup.manifest import Chunk
+from pyromq.backup.pieces import Restored, restore_segment
+from pyromq.backup.planning import SegmentPlan, Until
+from pyromq.backup.restoring import RestoreReport
+from pyromq.backup.target import Target
+from pyromq.errors import ConfigError
+from pyromq.spark.jobs.backup_target import target_of
+from pyromq.spark.jobs.progress import Progress, silent
+from pyromq.spark.jobs.spread import spread
+
+
+@dataclass(frozen=True, slots=True)
+class RestorePlan:
+    """What is restored to where."""
+
+    #: The backup: a directory or a URI.
+    target: str
+    #: Empty, or not there yet.
+    directory: str
+    #: A certain manifest; None: the newest.
+    manifest: int | None = None
+    #: Messages that were stored later are left out.
+    until_ms: int | None = None
+    #: Messages that end behind this position of the log are left out.
+    until_position: int | None = None
+
+    def __post_init__(self) -> None:
+        for setting in ("target", "directory"):
+            if not getattr(self, setting):
+                raise ConfigError(f"a restore needs a {setting}", setting)
+        if self.until_ms is not None and self.until_position is not None:
+            raise ConfigError("say until_ms or until_position, not both", "until_ms")
+
+
+def restore(spark: SparkSession, plan: RestorePlan, progress: Progress = silent) -> RestoreReport:
+    """Raises BackupError, CorruptBackup, ConfigError, OSError."""
+    target = target_of(plan.target)
+    until = Until(plan.until_ms, plan.until_position)
+    begun = restoring.begin(target, Path(plan.directory), number=plan.manifest, until=until)
+    work = partial(_restore_one, target, restoring.log_of(begun))
+    restored = spread(spark, begun.segments, work, what="segments restored", progress=progress)
+    return restoring.finish(target, begun, restored)
+
+
+def _restore_one(target: Target, directory: Path, plan: SegmentPlan) -> Restored:
+    return restore_segment(target, directory, plan)
+
+
+def check(spark: SparkSession, target: str, *, manifest: int | None = None, progress: Progress = silent) -> CheckReport:
+    """Every chunk and small file of a backup. Raises BackupError, CorruptBackup (the manifest itself), OSError."""
+    place = target_of(target)
+    made = wanted(place, manifest)
+    work = partial(_check_one, place, made.segment_bytes)
+    found = spread(spark, made.chunks, work, what="chunks checked", progress=progress)
+    small = checking.check_small_files(place, made)
+    return CheckReport(made, (*small, *(each for each in found if each is not None)))
+
+
+def _check_one(target: Target, segment_bytes: int, chunk: Chunk) -> checking.BackupFinding | None:
+    return checking.finding_in(target, segment_bytes, chunk)

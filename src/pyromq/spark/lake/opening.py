@@ -1,0 +1,76 @@
+"""From a path and the name of a format to a lake, and from a lake to a DataFrame of exactly what is committed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from pyromq.config.checks import require
+from pyromq.errors import ConfigError, LakeError
+from pyromq.spark.lake import runs
+from pyromq.spark.lake.model import Lake
+from pyromq.spark.lake.parquet_lake import ParquetLake
+from pyromq.spark.lake.place import Place, place_at
+
+FORMATS = ("parquet", "delta", "iceberg")
+
+
+def open_lake(path: str, format: str = "parquet", *, options: Mapping[str, str] | None = None) -> Lake:
+    """The lake at a path; it need not be there yet. `options`: Delta's storage options, or Iceberg's catalog."""
+    require(format in FORMATS, "format", format, f"a lake is one of {', '.join(FORMATS)}")
+    return lake_at(place_at(path), format, options)
+
+
+def lake_at(place: Place, format: str, options: Mapping[str, str] | None = None) -> Lake:
+    try:
+        if format == "delta":
+            from pyromq.spark.lake.delta_lake import DeltaLake
+
+            return DeltaLake(place, options)
+        if format == "iceberg":
+            from pyromq.spark.lake.iceberg_lake import IcebergLake
+
+            return IcebergLake(place, options)
+    except ImportError as why:
+        raise ConfigError(f'the format {format} needs pip install "pyromq[lake]": {why}', "format") from why
+    return ParquetLake(place)
+
+
+def read_lake(
+    spark: SparkSession, path: str, format: str = "parquet", *, options: Mapping[str, str] | None = None
+) -> DataFrame:
+    """The rows of the newest commit, all of them and no other. Raises LakeError when there is none."""
+    return rows_of(spark, open_lake(path, format, options=options))
+
+
+def rows_of(spark: SparkSession, lake: Lake) -> DataFrame:
+    head, where = lake.head(), lake.locations()
+    if head.schema is None or head.version == 0:
+        raise LakeError(f"there is no lake at {lake.place.uri}: nothing was committed there yet")
+    schema = from_arrow_schema(head.schema)
+    if not where:
+        return spark.createDataFrame([], schema)
+    frames = [_read(spark, schema, base, paths) for base, paths in _by_base(lake.place, where)]
+    frame = frames[0]
+    for more in frames[1:]:
+        frame = frame.unionByName(more)
+    return frame.select(*head.schema.names)
+
+
+def _read(spark: SparkSession, schema: Any, base: str, paths: Sequence[str]) -> DataFrame:
+    return spark.read.schema(schema).option("basePath", base).parquet(*paths)
+
+
+def _by_base(place: Place, where: Mapping[str, str]) -> list[tuple[str, list[str]]]:
+    """Spark reads topic and date from the directories below a base: the lake, or a run's staging directory. Files that
+    lie in no such directory have them as columns."""
+    staging = place.location(runs.STAGING) + "/"
+    found: dict[tuple[str, bool], list[str]] = {}
+    for location in where.values():
+        run = location.removeprefix(staging).partition("/")[0]
+        base = staging + run if location.startswith(staging) else place.uri
+        found.setdefault((base, "/topic=" in location), []).append(location)
+    return [(base, paths) for (base, _), paths in found.items()]

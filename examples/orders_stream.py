@@ -29,7 +29,7 @@ def run(spark: SparkSession, checkpoint: str, sink: str, until_now: bool) -> Non
         .option("subscribe", "orders")
         .option("startingOffsets", "earliest")
         .option("group", GROUP)
-        .option("columns", "tags,store_size")  # bodies stay on the broker's side of the decoder
+        .option("columns", "tags,store_size")  # what is not named is not decoded
         .load()
     )
     counts = orders.groupBy("tags").count()

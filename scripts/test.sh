@@ -47,7 +47,7 @@ trap 'exit 130' INT TERM
 start "tests/interop, with Apache's servers" "$BIN/pytest" -rs "${APACHE[@]}"
 start "tests/interop, with the Java client" "$BIN/pytest" -rs "${JAVA[@]}"
 start "tests/interop, the others" "$BIN/pytest" -rs tests/interop "${APACHE[@]/#/--ignore=}" "${JAVA[@]/#/--ignore=}"
-start "tests/spark" "$BIN/pytest" -rs tests/spark
+start "tests/spark" "$BIN/pytest" -rs tests/spark -m "not slow"
 start "the readable forms, and tests/crash" forms_and_crashes
 
 failed=0

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import resource
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -10,10 +14,10 @@ import pytest
 from backup.memory_target import MemoryTarget, PowerCut
 from pyromq.backup.checking import check
 from pyromq.backup.history import newest, numbers, wanted
-from pyromq.backup.making import back_up, prepare
+from pyromq.backup.making import back_up, prepare, publish
 from pyromq.backup.pieces import copy_stretch
 from pyromq.backup.restoring import restore
-from pyromq.backup.target import LocalTarget
+from pyromq.backup.target import LocalTarget, Part
 from pyromq.clock import ManualClock
 from pyromq.errors import BackupError, CorruptFile, CorruptLog
 from pyromq.store.message_store import MessageStore
@@ -260,4 +264,90 @@ def test_a_directory_has_nothing_unfinished_and_refuses_a_taken_name(root: Path,
     with pytest.raises(PowerCut):
         target.write("log/0001/x", parts())  # type: ignore[arg-type]
     assert "x" not in target.names("log/0001")
+    assert check(target).ok
+
+
+# --- places that are not what they seem ------------------------------------------------------------------------------
+
+
+def test_two_stores_at_once_do_not_write_over_each_other(root: Path, tmp_path: Path) -> None:
+    """Their segments have the same positions and lengths. One of the two is refused, the other's backup is whole."""
+    store = open_store(tmp_path / "other", clock=ManualClock(1_800_000_000_000))
+    fill(store)
+    store.close()
+    target = LocalTarget(tmp_path / "backup")
+    ours, theirs = prepare(root, target), prepare(tmp_path / "other", target)
+    chunks = [copy_stretch(each, target, ours.base.series) for each in ours.stretches]
+    others = [copy_stretch(each, target, theirs.base.series) for each in theirs.stretches]
+    publish(ours, target, chunks)
+    with pytest.raises(BackupError, match="has just ended"):
+        publish(theirs, target, others)
+    assert check(target).ok
+
+
+def test_a_backup_of_a_store_is_not_in_the_store(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(root)
+    for place in (root, root / "backup", tmp_path / "link" / "backup"):
+        with pytest.raises(BackupError, match="would be lost with it"):
+            back_up(root, LocalTarget(place))
+    assert not (root / "manifests").exists()
+    assert back_up(tmp_path / "link", LocalTarget(tmp_path / "backup")).records == MESSAGES, "the store may be a link"
+
+
+def test_a_file_where_the_backup_must_be(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(BackupError, match="Not a directory"):
+        back_up(root, LocalTarget(tmp_path / "file"))
+
+
+class FullTarget(MemoryTarget):
+    """Takes so many bytes and no more."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self.room = room
+
+    def write(self, name: str, parts: Iterable[Part]) -> None:
+        data = b"".join(map(bytes, parts))
+        self.room -= len(data)
+        if self.room < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().write(name, [data])
+
+
+@pytest.mark.parametrize("room", [0, 1000, 40_000, 77_000])
+def test_a_disk_that_fills_anywhere_is_told_and_nothing_is_added(root: Path, room: int) -> None:
+    target = FullTarget(room)
+    with pytest.raises(BackupError, match=r"^memory:.* cannot be written: No space left on device. Nothing of this"):
+        back_up(root, target)
+    assert newest(target) is None
+    target.room = 1 << 30
+    assert back_up(root, target).records == MESSAGES
+    assert check(target).ok
+
+
+def test_a_file_that_would_be_too_long_leaves_nothing_by_its_name(root: Path, tmp_path: Path) -> None:
+    target = LocalTarget(tmp_path / "backup")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    try:
+        with pytest.raises(BackupError, match=r"log/0001/0{20}-0{15}32768-\w{8} cannot be written: File too large"):
+            back_up(root, target, threads=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert newest(target) is None
+    assert [path for path in (tmp_path / "backup").rglob("*") if path.stat().st_size > 20_000] == []
+    assert not list((tmp_path / "backup").rglob("*.unfinished"))
+
+
+def test_a_file_system_without_links(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def link(source: Path, place: Path) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", link)
+    target = LocalTarget(tmp_path / "backup")
+    step = prepare(root, target)
+    assert back_up(root, target).manifest.number == 1
+    with pytest.raises(BackupError, match="has just ended"):
+        publish(step, target, [copy_stretch(each, target, 1) for each in step.stretches])
     assert check(target).ok

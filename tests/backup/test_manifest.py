@@ -42,7 +42,7 @@ SHA = "ab" * 32
 
 def chunk(start: int, end: int, first_ms: int = 0, last_ms: int = 0, size: int | None = None) -> Chunk:
     kept = end - start if size is None else size
-    return Chunk(chunk_path(1, start, end), start, end, kept, 1, first_ms, last_ms, SHA, SHA)
+    return Chunk(chunk_path(1, start, end, SHA), start, end, kept, 1, first_ms, last_ms, SHA, SHA)
 
 
 @st.composite
@@ -108,6 +108,12 @@ SMALL = Manifest(1, 0, "pyromq", Source("a", "b", "c"), 1, SEGMENT, 0, 200, (chu
         ({"files": [{"name": "../passwd.json", "file": "files/x", "bytes": 1, "sha256": SHA}]}, "no small file"),
         ({"files": [{"name": "config/a.json", "file": "../x", "bytes": 1, "sha256": SHA}]}, "no name in a backup"),
         ({"unknown": 1}, "cannot be used"),
+        ({"segment_bytes": 4096.5}, "segment_bytes cannot be 4096.5"),
+        ({"made_ms": True}, "made_ms cannot be True"),
+        ({"number": 1 << 80}, "number cannot be"),
+        ({"source": {"name": 1, "directory": "", "host": ""}}, "name cannot be 1"),
+        ({"start": -4096, "end": -4096, "chunks": []}, "start cannot be -4096"),
+        ({"files": [{"name": "config/a.json", "file": "files/x", "bytes": "1", "sha256": SHA}]}, "bytes cannot be '1'"),
     ],
 )
 def test_what_cannot_be_is_refused_however_well_it_is_signed(changes: dict[str, Any], why: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from pyromq.backup.making import back_up
 from pyromq.backup.planning import Until
 from pyromq.backup.restoring import restore
 from pyromq.backup.target import LocalTarget
-from pyromq.errors import BackupError, CorruptBackup, CorruptLog
+from pyromq.errors import BackupError, CorruptBackup, CorruptLog, StoreLocked
 from pyromq.records import layout
 from pyromq.records.record import decode
 from pyromq.store.disk import OsDisk
@@ -189,6 +190,33 @@ def test_a_restore_that_was_stopped_is_begun_again(
     monkeypatch.undo()
     assert restore(target, directory).records == MESSAGES + 60
     assert not (directory / restoring.RESTORING).exists()
+
+
+def test_a_disk_that_is_full_is_told_and_the_next_restore_begins_anew(target: MemoryTarget, tmp_path: Path) -> None:
+    place = tmp_path / "restored"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    try:
+        with pytest.raises(BackupError, match=r"cannot be made, with 32768 bytes: File too large\. Nothing"):
+            restore(target, place)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not (place / "commitlog").exists()
+    assert restore(target, place).records == MESSAGES + 60
+
+
+def test_two_restores_to_one_directory_at_once_are_told(target: MemoryTarget, tmp_path: Path) -> None:
+    plan = restoring.begin(target, tmp_path / "restored")
+    with restoring.claimed(plan):
+        with pytest.raises(StoreLocked):
+            restore(target, tmp_path / "restored")
+        assert restoring.log_of(plan).is_dir()
+
+
+def test_a_place_that_cannot_be_made(target: MemoryTarget, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(BackupError, match="cannot be made: Not a directory"):
+        restore(target, tmp_path / "file" / "store")
 
 
 def test_damage_after_the_restore_is_no_torn_tail(target: MemoryTarget, tmp_path: Path) -> None:

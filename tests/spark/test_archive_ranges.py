@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pyromq.errors import ConfigError, DataLoss
 from pyromq.spark.columns import NAMES
 from pyromq.spark.jobs.archive_plan import ArchivePlan, ArchiveReport
-from pyromq.spark.jobs.archive_ranges import next_step, within
+from pyromq.spark.jobs.archive_ranges import next_step, vanished, within
 
 MANY = 10**12
 
@@ -54,8 +54,29 @@ def test_a_queue_that_was_made_anew_is_told_as_well() -> None:
 
 
 def test_a_job_with_an_end_does_not_run_after_what_comes_later() -> None:
-    assert within({"t": (0, 20), "new": (0, 3)}, {"t": (0, 9)}) == {"t": (0, 9)}
-    assert within({"t": (12, 20)}, {"t": (0, 9)}) == {"t": (12, 12)}
+    assert within({"t": (0, 20), "new": (0, 3)}, {"t": (0, 9)}, {}) == {"t": (0, 9)}
+    assert within({"t": (12, 20)}, {"t": (0, 9)}, {}) == {"t": (12, 12)}
+
+
+def test_another_job_that_was_quicker_is_no_loss() -> None:
+    """The lake is beyond what this one wanted: its queue was not made anew."""
+    bounds = within({"t@a@0": (0, 20)}, {"t@a@0": (0, 9)}, {"t@a@0": 12})
+    assert step({"t@a@0": 12}, bounds).ranges == {}
+
+
+def test_a_loss_names_the_setting_that_allows_it() -> None:
+    with pytest.raises(DataLoss, match=r"fail_on_data_loss = False, or --skip-lost"):
+        step({"t@a@0": 3}, {"t@a@0": (5, 9)})
+
+
+def test_queues_that_are_gone_are_named_if_somebody_wants_them() -> None:
+    reached = {"t@a@0": 1, "t@a@1": 2, "other@a@0": 3}
+    plan = ArchivePlan(path="/lake", namesrv="localhost:1", pattern="t|u")
+    assert vanished(reached, {"t@a@0": (0, 9)}, plan.wants) == ["t@a@1"]
+    report = ArchiveReport("/lake", vanished=["t@a@1"])
+    assert report.sentences()[-1].startswith("1 queues that the lake knows cannot be read any more, t@a@1 for one")
+    from_files = ArchivePlan(path="/lake", segments="/store", topics=("t",))
+    assert vanished(reached, {}, from_files.wants) == []
 
 
 @given(

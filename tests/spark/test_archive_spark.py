@@ -275,6 +275,63 @@ def test_a_lake_of_another_shape_is_refused(spark, tmp_path: Path) -> None:
         run(spark, tmp_path, Topics(orders=2), columns=("tags",))
 
 
+@pytest.mark.parametrize("format", FORMATS)
+def test_bodies_of_another_schema_are_refused(spark, tmp_path: Path, format: str) -> None:
+    """Files of both in one table could not be read any more."""
+    source = Topics(orders=2)
+    source.bodies = dict.fromkeys(range(9), b'{"id": 1, "small": 2}')
+    same = {"format": format, "decode": "json", "schema": "id BIGINT, small SMALLINT"}
+    run(spark, tmp_path, source, **same)
+    source.grow(1)
+    with pytest.raises(ConfigError, match=r"value struct<id:bigint,small:int>.*value struct<id:string>"):
+        run(spark, tmp_path, source, **{**same, "schema": "id STRING"})
+    assert run(spark, tmp_path, source, **same).rows == 2
+    assert {row.value.id for row in read_lake(spark, str(tmp_path), format).collect()} == {1}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_lake_of_another_format_is_refused(spark, tmp_path: Path, format: str) -> None:
+    run(spark, tmp_path, Topics(orders=1), format=format)
+    for other in FORMATS:
+        if other != format:
+            with pytest.raises(ConfigError, match=f"is of the format {format}"):
+                run(spark, tmp_path, Topics(orders=1), format=other)
+
+
+def test_what_the_disk_says_is_a_sentence_and_nothing_is_left_behind(spark, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no directory")
+    with pytest.raises(LakeError, match="cannot be read or written: Not a directory"):
+        run(spark, tmp_path / "file" / "lake", Topics(orders=1))
+    source = Topics(orders=3)
+    run(spark, tmp_path / "lake", source)
+    source.grow(1)
+    source.missing = {3}
+    with pytest.raises(LakeError, match="some are missing"):
+        run(spark, tmp_path / "lake", source)
+    assert list((tmp_path / "lake/_pyromq/staging").rglob("*.parquet")) == []
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("at_ms", [-(10**14), 10**15])
+def test_a_clock_that_is_far_off_does_not_stop_an_archive(spark, tmp_path: Path, format: str, at_ms: int) -> None:
+    class FarOff(Topics):
+        def rows(self, spark: Any, ranges: Mapping[str, tuple[int, int]], columns: Sequence[str]) -> Any:
+            batch = a_batch(some_rows("orders", 0, *ranges["orders@a@0"], at_ms=at_ms))
+            return spark.createDataFrame(pa.Table.from_batches([batch]).select(list(columns)))
+
+    source = FarOff()
+    source.lengths = {"orders@a@0": 3}
+    if format == "iceberg":
+        with pytest.raises(LakeError, match="a time that no calendar has"):
+            run(spark, tmp_path, source, format=format)
+        return
+    assert run(spark, tmp_path, source, format=format).rows == 3
+    found = read_lake(spark, str(tmp_path), format).selectExpr("queue_offset", "cast(date as string) as day").collect()
+    assert sorted((row.queue_offset, row.day) for row in found) == [
+        (offset, "0001-01-01" if at_ms < 0 else "9999-12-31") for offset in range(3)
+    ]
+
+
 # --- over time -------------------------------------------------------------------------------------------------------
 
 

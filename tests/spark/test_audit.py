@@ -108,6 +108,13 @@ def test_only_an_index_that_differs_is_looked_at_entry_by_entry(
     assert damaged or (report.ok and report.index_entries == 3 * MESSAGES)
 
 
+def test_an_index_file_that_is_missing_between_others_is_found(root: Path) -> None:
+    """Each of the others is as it was written."""
+    _, second, *_ = sorted((root / "index").iterdir())
+    second.unlink()
+    assert not both(root).ok
+
+
 def test_a_flipped_byte_of_a_body_is_found_with_file_and_position(root: Path) -> None:
     path = segments(root)[1]
     at = record_starts(path)[5]

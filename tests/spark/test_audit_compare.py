@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import pickle
 import shutil
 from pathlib import Path
@@ -19,7 +20,7 @@ from pyromq.spark.jobs.audit_compare import ComparePlan, CompareReport, compare,
 from pyromq.spark.jobs.audit_reconcile import ReconcilePlan, format_of
 from pyromq.spark.jobs.backup import BackupPlan
 from pyromq.spark.jobs.restore import RestorePlan
-from pyromq.spark.jobs.spread import Guarded, Trouble
+from pyromq.spark.jobs.spread import Guarded, Trouble, results_of
 from pyromq.store.message_store import MessageStore
 from pyromq.store.readable import readable_log
 from spark.here import stay_here
@@ -58,6 +59,13 @@ def test_a_replica_that_is_behind_is_no_difference(pair: tuple[Path, Path]) -> N
     assert report.end == report.right_end < report.left_end
     assert f"{pair[1]} is {report.left_end - report.right_end} bytes behind {pair[0]}" in report.sentences()[-1]
     assert f"{pair[1]} is" in run(pair[1], pair[0]).sentences()[-1]
+
+
+def test_logs_without_a_common_part_are_not_said_to_be_the_same(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    open_store(tmp_path / "new").close()
+    report = run(pair[0], tmp_path / "new")
+    assert "nothing was compared" in report.sentences()[0]
+    assert f"{tmp_path / 'new'} is {report.left_end} bytes behind" in report.sentences()[-1]
 
 
 def test_the_first_record_that_differs_is_named(pair: tuple[Path, Path]) -> None:
@@ -136,6 +144,22 @@ def test_errors_with_fields_survive_the_way_between_processes(kind: str) -> None
     assert str(revived) in ("file: no record at position 12; restore it", str(StoreLocked(Path("store"), 7)))
     assert getattr(revived, "pid" if kind == "locked" else "position") == (7 if kind == "locked" else 12)
     assert Guarded(_fail)("fine") == 4
+
+
+def test_what_a_file_system_says_for_long_is_told_and_the_rest_is_tried_again() -> None:
+    full = OSError(errno.ENOSPC, "No space left on device", "backup/log")
+    trouble = pickle.loads(pickle.dumps(Guarded(_raise)(full)))
+    assert isinstance(trouble, Trouble)
+    with pytest.raises(OSError, match="No space left on device: 'backup/log'"):
+        results_of([trouble])
+    with pytest.raises(PermissionError, match="'secret'"):
+        results_of([Guarded(_raise)(PermissionError(errno.EACCES, "Permission denied", "secret"))])
+    with pytest.raises(OSError, match="Connection reset"):  # not caught: Spark's to decide
+        Guarded(_raise)(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 @pytest.mark.parametrize(

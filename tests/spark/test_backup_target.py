@@ -24,6 +24,7 @@ def target(tmp_path: Path) -> ArrowTarget:
 
 def test_a_directory_and_a_uri(tmp_path: Path) -> None:
     assert target_of(str(tmp_path)) == target_of(f"file://{tmp_path}") == LocalTarget(tmp_path)
+    assert target_of("backup") == LocalTarget(Path.cwd() / "backup"), "executors have another directory"
     with pytest.raises(ConfigError, match="no place for a backup"):
         target_of("nonsense://x")
 

@@ -151,7 +151,18 @@ def test_without_java_it_says_so(tmp_path: Path) -> None:
     assert "Traceback" not in done.err
 
 
-@pytest.mark.slow
+def test_ctrl_c_ends_a_job_in_the_middle(topic: str, mq: BrokerProcess, tmp_path: Path) -> None:
+    with programs.Program(
+        "spark", "insight", "report", "--topic", topic, "--master", "local[1]", cwd=tmp_path,
+        NAMESRV_ADDR=mq.name_servers,
+    ) as program:  # fmt: skip
+        program.until("looking for the first and the last message", seconds=120)
+        assert program.stop(signal.SIGINT) == 130
+    assert program.out == ""
+    assert program.err.splitlines()[-1] == "stopped before it was done: what was finished is kept"
+    assert "Traceback" not in program.err
+
+
 def test_as_a_person_runs_it(topic: str, mq: BrokerProcess, tmp_path: Path) -> None:
     """Nothing of Spark's own noise is seen, a script gets JSON and nothing else, and Ctrl-C ends it in order."""
     with programs.Program(

@@ -62,7 +62,6 @@ def large(count: int) -> list[int]:
 
 
 @pytest.mark.spark
-@pytest.mark.slow
 def test_the_stream_counts_orders_and_is_seen_as_a_group(broker: BrokerProcess, tmp_path: Path) -> None:
     run(broker, sys.executable, EXAMPLES / "send_orders.py", "40", cwd=tmp_path)
     stream = (sys.executable, EXAMPLES / "orders_stream.py", "--until-now", "--checkpoint", tmp_path / "checkpoint")
@@ -73,7 +72,6 @@ def test_the_stream_counts_orders_and_is_seen_as_a_group(broker: BrokerProcess, 
 
 
 @pytest.mark.spark
-@pytest.mark.slow
 def test_the_pipeline_reads_what_is_new_and_announces_it_once(broker: BrokerProcess, tmp_path: Path) -> None:
     home = tmp_path / "pipeline"
     shutil.copytree(EXAMPLES / "pipeline", home)

@@ -18,7 +18,7 @@ import pytest
 
 from pages import BLOCKS, ROOT, USUAL_ADDRESS, Block, Desk, commands_in, files_of
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = pytest.mark.spark
 
 GUIDE = ROOT / "docs" / "guides" / "spark.md"
 #: Runs one block after the other, and says `done` after each; ends with the traceback of one that fails.

@@ -7,11 +7,14 @@ import random
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from pyromq import ConsumeFrom
+from pyromq.client.received import ReceivedMessage
 from pyromq.client.trace import FIELD_END, LINE_END
 from pyromq.clock import ManualClock
 from pyromq.errors import ConfigError, TopicNotFound
@@ -21,7 +24,7 @@ from pyromq.spark.jobs.insight import InsightPlan, InsightReport, insight, insig
 from pyromq.spark.jobs.insight_sources import FrameSource, connection_options
 from pyromq.spark.jobs.progress import silent
 from pyromq.spark.options import connection_of
-from pyromq.sync import Producer
+from pyromq.sync import Producer, PullConsumer, PushConsumer
 from pyromq.testing import BrokerProcess
 
 BEGIN = datetime(2026, 1, 10, tzinfo=UTC)
@@ -47,6 +50,12 @@ def test_a_plan_that_cannot_work_is_refused_before_spark_starts(given: dict[str,
     with pytest.raises(ConfigError) as error:
         InsightPlan(**given)
     assert error.value.setting == setting
+
+
+def test_a_lag_history_that_is_not_there_is_told_before_anything_is_counted(tmp_path: Path) -> None:
+    plan = InsightPlan(output="out", store="a", lag=str(tmp_path / "lag"))
+    with pytest.raises(ConfigError, match="there is no lag history"):
+        insight(None, plan)  # type: ignore[arg-type]
 
 
 def test_a_plan_knows_where_its_page_goes() -> None:
@@ -232,6 +241,86 @@ def test_a_span_a_topic_and_a_window_limit_what_is_counted(
         silent, CLOCK,
     )  # fmt: skip
     assert empty.sentences() == ["No messages were found in nothing."]
+
+
+@pytest.mark.spark
+def test_messages_that_nobody_would_send_and_a_clock_that_nobody_set(spark: SparkSession, tmp_path: Path) -> None:
+    """Whoever writes a message chooses its times, its names and, in a file, everything else."""
+    ages = {"store_ts": datetime(2, 1, 1, tzinfo=UTC), "born_ts": datetime(9999, 12, 31, 23, tzinfo=UTC)}
+    future = {"store_ts": datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC), "born_ts": datetime(2, 1, 1, tzinfo=UTC)}
+    bad = "<script>alert(1)</script>\u202e\x00"
+    hostile = [
+        message(bad, 0, tags=bad, **ages),
+        message(bad, 0, **future),
+        message("orders", 0, store_ts=None, born_ts=None),
+        message("orders", 1, queue_id=-1),
+        message("orders", 2, queue_id=(1 << 31) - 1),
+        message("orders", 3, broker=None, tags="", store_size=None),
+        message("odd", 3, queue_id=-7),
+        message("%RETRY%", 4, properties=None, reconsume_times=-1, **ages),
+        message(f"%DLQ%{bad}", 5, properties={"DLQ_ORIGIN_TOPIC": bad}, keys=bad, msg_id=None, **future),
+        message("RMQ_SYS_TRACE_TOPIC", 6, body=None),
+    ]
+    source = FrameSource(bad, spark.createDataFrame(hostile, ddl()))
+    report = insight_of(spark, source, InsightPlan(output=str(tmp_path), cluster=ANYWHERE), silent, CLOCK)
+    assert {(one.topic, one.messages) for one in report.findings.topics} == {(bad, 2), ("orders", 3), ("odd", 1)}
+    assert report.findings.dead_count == report.findings.retry_count == 1
+    written = Path(report.page).read_text(encoding="utf-8")
+    assert "<script" not in written
+    assert "31 Dec 9999" in written
+    queues = {(one.topic, one.queue_id): one.times_fair for one in report.findings.queues}
+    assert queues["orders", -1] == queues["orders", (1 << 31) - 1] == queues["odd", -7] == 1.0
+
+
+@pytest.mark.spark
+def test_one_message_and_a_topic_with_ten_thousand_queues(spark: SparkSession, tmp_path: Path) -> None:
+    plan = InsightPlan(output=str(tmp_path), cluster=ANYWHERE)
+    one = FrameSource("one", spark.createDataFrame([message("orders", 0)], ddl()))
+    report = insight_of(spark, one, plan, silent, CLOCK)
+    assert report.sentences()[0].startswith("orders is the only topic: 1 message, 1 a second")
+    many = [message("wide", 0, queue_id=9000), message("wide", 0, queue_id=9000), message("wide", 0, queue_id=9999)]
+    report = insight_of(spark, FrameSource("wide", spark.createDataFrame(many, ddl())), plan, silent, CLOCK)
+    assert len(report.findings.queues) == 10_000
+    written = Path(report.page).read_text(encoding="utf-8")
+    assert "queue 9000: 2 messages" in written, "the busiest are shown, wherever they are"
+    assert "the busiest 32." in written
+
+
+@pytest.mark.spark
+def test_what_a_consumer_did_not_manage(spark: SparkSession, mq: BrokerProcess, tmp_path: Path) -> None:
+    """Sent back by a real client, given up by a real broker: not made up."""
+    mq.create_topic("insight-poison", 1)
+    with Producer(mq.name_servers, group="producers") as producer:
+        for body in (b"bad", b"good", b"worse"):
+            producer.send("insight-poison", body, keys=[body.decode()])
+    handled: Queue[bytes] = Queue()
+
+    def handle(received: ReceivedMessage) -> None:
+        handled.put(received.body)
+        if received.body != b"good":
+            raise ValueError("not this one")
+
+    consumer = PushConsumer(
+        mq.name_servers, group="insight-eaters", max_attempts=2, retry_delay=1, consume_from=ConsumeFrom.FIRST
+    )
+    consumer.subscribe("insight-poison", handle)
+    with consumer:
+        assert Counter(handled.get(timeout=60) for _ in range(5)) == {b"bad": 2, b"good": 1, b"worse": 2}
+        wait_for_letters(mq, "%DLQ%insight-eaters", 2)
+    plan = InsightPlan(output=str(tmp_path), cluster=Cluster(mq.name_servers), topics=("insight-poison",))
+    found = insight(spark, plan).findings
+    (retry,) = [one for one in found.retries if one.group == "insight-eaters"]
+    (dead,) = [one for one in found.dead if one.group == "insight-eaters"]
+    assert (retry.topic, retry.messages, retry.most_tries) == ("insight-poison", 2, 1)
+    assert (dead.topic, dead.messages, dead.most_tries) == ("insight-poison", 2, 2)
+    assert {one.keys for one in found.letters if one.group == "insight-eaters"} == {"bad", "worse"}
+
+
+def wait_for_letters(mq: BrokerProcess, topic: str, count: int) -> None:
+    with PullConsumer(mq.name_servers, group="insight-graveyard", consume_from=ConsumeFrom.FIRST) as graveyard:
+        graveyard.subscribe(topic)  # one that is not there yet is waited for
+        while count > 0:
+            count -= len(graveyard.poll(timeout_s=30))
 
 
 @pytest.mark.spark

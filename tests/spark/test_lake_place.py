@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from pyarrow import fs
 
+from pyromq.errors import ConfigError, LakeError
 from pyromq.spark.lake.parquet_lake import ParquetLake
-from pyromq.spark.lake.place import ArrowPlace, LocalPlace, Place, place_at
+from pyromq.spark.lake.place import ArrowPlace, LocalPlace, Place, place_at, told
 from spark.lake_rows import added, change
 
 
@@ -81,3 +82,18 @@ def test_a_path_may_be_written_as_a_url(tmp_path: Path) -> None:
     place_at(f"file://{tmp_path}").create("x", b"1")
     assert place_at(str(tmp_path)).location("x") == str(tmp_path / "x")
     assert place_at(str(tmp_path)).read("x") == b"1"
+
+
+@pytest.mark.parametrize("name", ["a%20b", "[ab]", "a{b}", "a*", "a?b", "a#b"])
+def test_paths_that_spark_or_a_format_would_read_otherwise_are_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="cannot be that of a lake"):
+        place_at(str(tmp_path / name))
+    assert place_at(str(tmp_path / "a b ü")).create("x", b"1")
+
+
+def test_what_a_disk_says_becomes_a_sentence() -> None:
+    with (
+        pytest.raises(LakeError, match=r"the lake /lake cannot be read or written: No space left on device"),
+        told("/lake"),
+    ):
+        raise OSError(28, "Error writing bytes to file. Detail: [errno 28] No space left on device")

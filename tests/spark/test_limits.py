@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyromq.model.queue import MessageQueue
-from pyromq.spark.limits import Patience, shares, within_bytes, within_rows
+from pyromq.spark.limits import Patience, earlier, shares, within_bytes, within_rows
 from pyromq.spark.offsets import Span
 
 WAITING = st.dictionaries(st.integers(0, 50), st.integers(0, 10**12), max_size=20)
@@ -59,6 +59,10 @@ def test_bytes() -> None:
     ends = within_bytes([Span(A, 0, 1000), Span(B, 0, 1000)], sizes, 101_000)
     assert 98 <= ends[A] <= 101
     assert 98 <= ends[B] <= 110
+
+
+def test_of_two_limits_both_hold() -> None:
+    assert earlier({A: 10, B: 20}, {A: 15, B: 5}) == {A: 10, B: 5}
 
 
 def test_one_message_is_read_even_when_it_is_larger_than_the_limit() -> None:

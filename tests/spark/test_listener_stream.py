@@ -101,7 +101,6 @@ spark.stop()
 
 
 @pytest.mark.spark
-@pytest.mark.slow
 def test_a_client_of_spark_connect_tells_the_same(mq: BrokerProcess, tmp_path: Path) -> None:
     mq.create_topic("far-away", 2)
     with Producer(mq.name_servers, group="producers") as producer:

@@ -135,7 +135,6 @@ def test_times_and_sizes() -> None:
         ({"startingTimestamp": "yesterday"}, ["startingTimestamp", "'yesterday'", "2026-01-31T12:00:00Z"]),
         ({"endingOffsets": "latest"}, ["endingOffsets", "spark.read", "availableNow"]),
         ({"maxOffsetsPerTrigger": "0"}, ["maxOffsetsPerTrigger", "'0'", "from 1 on"]),
-        ({"maxOffsetsPerTrigger": "5", "maxBytesPerTrigger": "5"}, ["together", "one limit"]),
         ({"maxOffsetsPerTrigger": "5", "minOffsetsPerTrigger": "6"}, ["minOffsetsPerTrigger", "above"]),
         ({"maxTriggerDelay": "5m"}, ["maxTriggerDelay", "minOffsetsPerTrigger"]),
         ({"minOffsetsPerTrigger": "5", "maxTriggerDelay": "5"}, ["maxTriggerDelay", "15m"]),

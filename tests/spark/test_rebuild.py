@@ -6,6 +6,7 @@ Without Spark: the pieces are worked on here. `test_backup_on_spark` has the rea
 from __future__ import annotations
 
 import asyncio
+import errno
 import shutil
 from pathlib import Path
 from typing import Any
@@ -163,6 +164,22 @@ def test_damage_in_the_log_is_refused_and_nothing_changes(root: Path) -> None:
         run(root)
     assert damage.value.file == path
     assert (queue_files(root), index_content(root)) == before
+
+
+def no_room(task: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device", "index")
+
+
+def test_a_disk_that_fills_is_told_and_gets_its_room_back(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = queue_files(root)
+    monkeypatch.setattr(rebuild_job, "write_index", no_room)
+    with pytest.raises(OSError, match="No space left on device: 'index'"):
+        run(root)
+    assert queue_files(root) == before
+    assert not list((root / "staging").iterdir())
+    monkeypatch.undo()
+    stay_here(monkeypatch, rebuild_job)
+    same_as_recovered(root)
 
 
 def test_without_the_index_it_stays_as_it_is(root: Path) -> None:

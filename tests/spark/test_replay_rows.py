@@ -145,8 +145,12 @@ def test_without_a_rate_batches_go_as_they_come() -> None:
         ("format", {"format": "orc"}),
         ("order", {"order": "time"}),
         ("rate", {"rate": -1}),
+        ("rate", {"rate": float("inf")}),
+        ("rate", {"rate": float("nan")}),
         ("since", {"since": "yesterday"}),
         ("until", {"until": "tomorrow"}),
+        ("until", {"until": "99999999999999999"}),
+        ("until", {"since": "2026-01-02", "until": "2026-01-01"}),
         ("prefix", {"topic": "t", "prefix": "p-"}),
     ],
 )

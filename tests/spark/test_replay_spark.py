@@ -172,3 +172,19 @@ def test_files_of_a_store_are_archived_as_well(spark: Any, mq: BrokerProcess, la
     columns = ["queue_id", "queue_offset", "body", "tags", "keys", "msg_id"]
     both = [read_lake(spark, str(path)).select(columns) for path in (lake, tmp_path)]
     assert both[0].exceptAll(both[1]).count() == both[1].exceptAll(both[0]).count() == 0
+
+
+def test_a_condition_that_fails_at_a_row_is_told_before_anything_is_sent(
+    spark: Any, mq: BrokerProcess, lake: Path
+) -> None:
+    topic = a_target(mq)
+    with pytest.raises(ConfigError, match=r"cannot be understood: .*DIVIDE_BY_ZERO"):
+        replay(spark, a_plan(mq, lake, topic=topic, where="queue_offset / (queue_id - queue_id) = 1"))
+    assert arrived(spark, mq, topic) == []
+
+
+def test_into_the_topic_that_it_came_from_with_a_warning(
+    spark: Any, mq: BrokerProcess, lake: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert replay(spark, a_plan(mq, lake, where="keys = '7'")).sent == {"replay-source": 1}
+    assert "what was archived from replay-source goes into it again" in caplog.text

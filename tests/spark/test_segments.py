@@ -20,7 +20,7 @@ from pyromq.sync import PullConsumer, TransactionProducer
 from pyromq.testing import BrokerProcess
 from spark.logs_on_disk import some_drafts, write_log
 from spark.records_in_blocks import ordinary
-from store.small_store import make_store
+from store.small_store import make_store, open_store
 
 pytestmark = pytest.mark.spark
 
@@ -114,6 +114,11 @@ def test_what_cannot_be_read_is_said_in_a_sentence(spark: SparkSession, tmp_path
     with refused("the magic number is 0x01020304 at position 0"):
         table(spark, tmp_path).count()
     assert table(spark, tmp_path, failOnDataLoss=False).count() > 10
+
+
+def test_a_store_without_a_message_is_an_empty_table(spark: SparkSession, tmp_path: Path) -> None:
+    open_store(tmp_path / "store").close()
+    assert table(spark, tmp_path / "store").count() == 0
 
 
 def test_a_live_store_has_what_a_consumer_of_the_topic_sees(spark: SparkSession, mq: BrokerProcess) -> None:

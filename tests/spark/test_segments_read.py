@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.types import LongType, StructType
 
 from pyromq.errors import StoreError
 from pyromq.model.message import Draft
 from pyromq.records import layout
 from pyromq.spark import segments_read
-from pyromq.spark.segments import CLOCK_MARGIN_MS, in_time, plan
+from pyromq.spark.segments import CLOCK_MARGIN_MS, SegmentsReader, in_time, plan
 from pyromq.spark.segments_options import SegmentsOptions
-from pyromq.spark.segments_read import Parcel, PieceReader, is_bookkeeping
+from pyromq.spark.segments_read import Parcel, PieceReader, Window, is_bookkeeping
 from pyromq.spark.store_files import Piece, find_pieces
 from records.drafts import STORED_AT_MS
 from spark.logs_on_disk import some_drafts, write_log
 from spark.records_in_blocks import ordinary
+from store.small_store import open_store
 
 
 def batches(place: Path, names: tuple[str, ...] = ("queue_offset",), **options: object) -> list[pa.RecordBatch]:
@@ -82,6 +85,16 @@ def test_files_that_are_out_of_time_are_not_even_opened() -> None:
     assert in_time(pieces, None, 2 * hour) == [*pieces[:2], pieces[3]], "the time of the fourth is not known"
     elsewhere = Piece("other/0", 500, 500, 600, 600, first_ms=9 * hour)
     assert in_time([piece(0, hour), elsewhere], 5 * hour, None) == [piece(0, hour), elsewhere]
+
+
+def test_a_store_without_a_message_is_an_empty_table(tmp_path: Path) -> None:
+    open_store(tmp_path / "store").close()
+    assert offsets(tmp_path / "store") == []
+    (tmp_path / ("0" * 20)).write_bytes(bytes(4096))
+    assert offsets(tmp_path / ("0" * 20), from_ms=1, min_partitions=3) == []
+    reader = SegmentsReader({"path": str(tmp_path / "store")}, StructType().add("queue_offset", LongType()))
+    [partition] = reader.partitions()  # of none Spark would make one with no value at all
+    assert list(reader.read(partition)) == []
 
 
 def test_the_broker_is_what_the_option_says(tmp_path: Path) -> None:
@@ -151,30 +164,90 @@ def read(pieces: list[Piece], **options: object) -> list[int]:
     ],
 )
 def test_damage_is_an_error_that_names_the_file_and_the_position(
-    tmp_path: Path, spoil: bytes, at: int, words: str
+    tmp_path: Path, spoil: bytes, at: int, words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     pieces, second = damaged_log(tmp_path, spoil, at)
     with pytest.raises(StoreError, match=f"{pieces[0].file}: {words}.* at position {second}"):
         read(pieces)
-    rest = read(pieces, fail_on_data_loss=False)
-    assert rest[0] == 0, "what is before the damage is read"
-    assert rest[1:] == list(range(60))[-len(rest) + 1 :], "and the other files"
+    assert read(pieces, fail_on_data_loss=False) == [0, *range(2, 60)], "nothing else is left out"
+    assert f"at position {second}: reading goes on at " in caplog.text
 
 
-def test_a_body_that_was_changed_is_found_by_its_crc_if_that_is_wanted(tmp_path: Path) -> None:
+def test_a_body_that_was_changed_is_found_by_its_crc_if_that_is_wanted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     pieces, second = damaged_log(tmp_path, b"X", 88)
     assert read(pieces) == list(range(60))
     with pytest.raises(StoreError, match=f"the record's CRC does not match at position {second}"):
         read(pieces, verify_crc=True)
+    assert not caplog.text
+    assert read(pieces, verify_crc=True, fail_on_data_loss=False) == [0, *range(2, 60)]
+    assert f"at position {second}: the record is left out" in caplog.text
 
 
-def test_a_file_that_retention_has_removed_is_told_by_its_name(tmp_path: Path) -> None:
+def test_every_record_with_a_wrong_crc_is_left_out(tmp_path: Path) -> None:
+    [path] = write_log(tmp_path, [ordinary(n, body=b"x" * 20) for n in range(10)])
+    pieces = find_pieces(str(tmp_path))
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"x" * 20, b"y" * 20, 3).replace(b"x" * 20, b"z" * 20).replace(b"z", b"x", 20))
+    lossy = {"verify_crc": True, "fail_on_data_loss": False}
+    assert read(pieces, **lossy) == [3]
+    path.write_bytes(data.replace(b"x" * 20, b"y" * 20))
+    assert read(pieces, **lossy) == []
+
+
+@pytest.mark.parametrize("window", [200, 333, 1000, 1 << 20])
+def test_damage_in_a_file_that_is_fetched_part_by_part(
+    tmp_path: Path, window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record behind it may be cut by the end of what is in sight, at any byte."""
+    pieces, second = damaged_log(tmp_path, b"\1\2\3\4", 4)
+    monkeypatch.setattr(segments_read, "WINDOW_BYTES", window)
+    monkeypatch.setattr(segments_read, "open_source", PartByPart)
+    assert read(pieces, fail_on_data_loss=False) == [0, *range(2, 60)]
+    with pytest.raises(StoreError, match=f"at position {second}"):
+        read(pieces)
+
+
+class PartByPart:
+    """A file far away."""
+
+    def __init__(self, piece: Piece) -> None:
+        self._piece = piece
+
+    def window(self, position: int, size: int) -> Window:
+        piece = self._piece
+        data = Path(piece.file).read_bytes()[position - piece.base : min(position + size, piece.end) - piece.base]
+        return Window(data, position, len(data))
+
+
+@given(st.data())
+def test_whatever_happens_to_a_file_what_is_left_is_read(data: st.DataObject) -> None:
+    """No error, no endless loop, nothing twice, and nothing that was not there."""
+    with TemporaryDirectory() as directory:
+        first, *_ = write_log(Path(directory), some_drafts(40))
+        pieces = find_pieces(directory)
+        content = bytearray(first.read_bytes())
+        for _ in range(data.draw(st.integers(1, 3))):
+            at = data.draw(st.integers(0, len(content) - 1))
+            spoil = data.draw(st.binary(min_size=1, max_size=300) | st.integers(1, 2000).map(bytes))
+            content[at : at + len(spoil)] = spoil
+        first.write_bytes(content[: data.draw(st.integers(1, 3 * len(content)))])
+        found = read(pieces, fail_on_data_loss=False, verify_crc=True)
+        assert found == sorted(set(found))
+        assert set(found) <= set(range(40))
+
+
+def test_a_file_that_retention_has_removed_is_told_by_its_name(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     paths = write_log(tmp_path, some_drafts(60))
     pieces = find_pieces(str(tmp_path))
     paths[0].unlink()
     with pytest.raises(StoreError, match=f"{paths[0]} was there when the query was planned and is gone now"):
         read(pieces)
     assert read(pieces, fail_on_data_loss=False)[-1] == 59
+    assert f"{paths[0]} was there" in caplog.text
 
 
 def test_a_file_that_became_shorter_is_damage(tmp_path: Path) -> None:
@@ -183,6 +256,7 @@ def test_a_file_that_became_shorter_is_damage(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[: int.from_bytes(path.read_bytes()[:4], "big")])
     with pytest.raises(StoreError, match="the file is shorter than it was"):
         read(pieces)
+    assert read(pieces, fail_on_data_loss=False) == [0]
 
 
 def test_a_file_that_is_full_to_the_last_byte(tmp_path: Path) -> None:

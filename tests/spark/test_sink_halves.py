@@ -19,7 +19,7 @@ from pyromq.records.properties import decode_properties
 from pyromq.spark import sink_outlet
 from pyromq.spark.sink_brokers import KNOWS_WRITERS, check_knows_writers, is_ours
 from pyromq.spark.sink_decision_topic import DecisionTopic
-from pyromq.spark.sink_decisions import QUEUES, TOPIC, Attempt, Stamp
+from pyromq.spark.sink_decisions import QUEUES, TOPIC, Attempt, BatchDecision, Stamp, View
 from pyromq.spark.sink_halves import Ended, Ending, HalfWriter, Handles, Written, check_committed
 from pyromq.spark.sink_outlet import Make, Patience
 from pyromq.spark.sink_transactions import Transactions
@@ -206,3 +206,23 @@ def test_decisions_that_could_be_overlooked_are_not_made(route: list[tuple[str, 
     topic = DecisionTopic(outlet, Patience(1.0, 1), lambda: 0)
     with pytest.raises(NotNow, match="must be on one broker with 8 queues"):
         asyncio.run(topic.queue("q"))
+
+
+def test_a_query_whose_decisions_were_deleted_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    """Whether its batch was decided before nobody can tell any more."""
+
+    class Emptied:
+        async def view(self, query: str, batch: int) -> View:
+            return View(7)
+
+        async def decide(self, query: str, batch: int, decision: BatchDecision) -> BatchDecision:
+            return decision
+
+    def commit(batch: int) -> None:
+        transactions = Transactions(Line(), Emptied(), "group", Patience(5.0, 3), 30, lambda: 0)  # type: ignore[arg-type]
+        asyncio.run(transactions.commit([Written(1, "q", batch, 0, Attempt("a", 1), [handles(1)])], batch))
+
+    commit(0)
+    assert "no decision of the query" not in caplog.text
+    commit(3)
+    assert "no decision of the query q is left" in caplog.text

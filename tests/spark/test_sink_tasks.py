@@ -12,10 +12,11 @@ import pyarrow as pa
 import pytest
 
 from pyromq import testing
+from pyromq.admin.admin import Admin
 from pyromq.client.blocking import shared_portal
 from pyromq.client.transaction_producer import Decision as End
 from pyromq.errors import IllegalMessage, PyroMQError, TopicNotFound
-from pyromq.spark.sink_decisions import STAMP, Attempt, BatchDecision, encode, tag_of
+from pyromq.spark.sink_decisions import STAMP, TOPIC, Attempt, BatchDecision, encode, tag_of
 from pyromq.spark.sink_halves import Written
 from pyromq.spark.sink_options import Mode, SinkOptions
 from pyromq.spark.sink_task import place_of
@@ -319,6 +320,24 @@ def test_a_decision_is_found_behind_thousands_of_others(scene: Scene, topic: str
     assert place.portal.wait(other.decisions.view("q-never", 0)).of(0) is None
     assert not place.portal.wait(other.transactions().commit([scene.write(options, frames(0, 10), "q-far")], 0))
     assert sorted(scene.bodies(topic)) == list(range(10))
+
+
+def test_a_topic_of_decisions_that_somebody_deletes_fails_the_query_until_it_is_started_again(topic: str) -> None:
+    with testing.broker(topics={topic: 4}, process=True) as mq, scene_of(mq.name_servers) as scene:
+        options = scene.options(Mode.TRANSACTIONAL, topic)
+        committed(scene, options, frames(0, 10), "q-first")
+        shared_portal().wait(delete_decisions(mq.name_servers))
+        written = scene.write(options, frames(10, 10), "q-first", 1)
+        with pytest.raises(TopicNotFound, match="somebody deleted it"):
+            scene.commit(options, [written], 1)
+        options = scene.options(Mode.TRANSACTIONAL, topic)
+        committed(scene, options, frames(10, 10), "q-first", 1)
+        assert sorted(scene.bodies(topic)) == list(range(20))
+
+
+async def delete_decisions(name_servers: str) -> None:
+    async with Admin(name_servers) as admin:
+        await admin.topics.delete(TOPIC)
 
 
 def test_a_half_says_whose_it_is(scene: Scene, topic: str) -> None:

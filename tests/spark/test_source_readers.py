@@ -57,6 +57,7 @@ def test_a_stream_reader_says_what_is_wrong_when_it_is_asked_and_not_before() ->
         ({"maxBytesPerTrigger": "1k"}, ReadMaxBytes(1024)),
         ({"minOffsetsPerTrigger": "5"}, ReadMinRows(5)),
         ({"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "9"}, ReadMaxRows(9)),
+        ({"maxBytesPerTrigger": "1k", "maxOffsetsPerTrigger": "9"}, ReadMaxRows(9)),
     ],
 )
 def test_one_limit_for_spark(options: dict[str, str], limit: object) -> None:

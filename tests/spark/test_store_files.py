@@ -155,10 +155,51 @@ def test_what_is_no_log_is_refused(tmp_path: Path) -> None:
     assert find_pieces(str(tmp_path / "short")) == []
 
 
+@pytest.mark.parametrize("name", ["9" * 20, "18446744073709551616", "09223372036854775807"])
+def test_a_file_whose_name_is_no_position_of_a_log_is_refused(tmp_path: Path, name: str) -> None:
+    write_log(tmp_path, some_drafts(5))[0].rename(tmp_path / name)
+    for place in (tmp_path, tmp_path / name):
+        for whole in (True, False):
+            with pytest.raises(StoreError, match=r"can be none|it would begin"):
+                find_pieces(str(place), must_be_whole=whole)
+
+
+def test_a_file_with_the_name_of_another_position_or_without_records_is_not_an_empty_table(tmp_path: Path) -> None:
+    path = write_log(tmp_path, some_drafts(5))[0].rename(tmp_path / f"{SEGMENT_BYTES:020d}")
+    with pytest.raises(StoreError, match="has no record of a log in it: it says that it belongs to position 0"):
+        find_pieces(str(path))
+    (tmp_path / "letter.txt").write_bytes(b"Dear Sir or Madam, " * 50)
+    with pytest.raises(StoreError, match=r"no record of a log|no segment of a log"):
+        find_pieces(str(tmp_path / "letter.txt"))
+
+
+def test_segments_that_were_made_and_not_written_are_empty(tmp_path: Path) -> None:
+    for number, size in enumerate((0, SEGMENT_BYTES)):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        (directory / ("0" * 20)).write_bytes(bytes(size))
+        for whole in (True, False):
+            assert not offsets_of(find_pieces(str(directory / ("0" * 20)), must_be_whole=whole))
+        assert not find_pieces(str(directory), must_be_whole=False)
+
+
+def test_odd_things_by_the_name_of_a_segment(tmp_path: Path) -> None:
+    (tmp_path / "log" / ("0" * 20)).mkdir(parents=True)
+    with pytest.raises(StoreError, match="can be none: move it elsewhere"):
+        find_pieces(str(tmp_path / "log"))
+    with pytest.raises(StoreError, match="neither a file nor a directory"):
+        find_pieces("/dev/null")
+    with pytest.raises(StoreError, match="there is no"):
+        find_pieces("~nobody-has-this-name/store")
+
+
 def test_the_same_file_is_not_read_twice(tmp_path: Path) -> None:
     paths = write_log(tmp_path, some_drafts(30))
     with pytest.raises(StoreError, match="would be read twice"):
         find_pieces([str(tmp_path), str(paths[0])])
+    (tmp_path / "link").symlink_to(tmp_path)
+    with pytest.raises(StoreError, match="would be read twice"):
+        find_pieces([str(tmp_path), str(tmp_path / "link")])
 
 
 def test_a_log_apart_that_a_broker_uses_is_refused(tmp_path: Path) -> None:

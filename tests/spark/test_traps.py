@@ -190,7 +190,6 @@ with spark_session(master="local[1]", conf={"spark.driver.memory": "512m"}) as s
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("victim", ["python", "java"])
 def test_t9_when_one_half_is_killed_the_other_ends(mq: BrokerProcess, tmp_path: Path, victim: str) -> None:
     topic = f"trap-9-{victim}"

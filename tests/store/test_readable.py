@@ -9,10 +9,13 @@ import pytest
 
 from pyromq.clock import ManualClock
 from pyromq.errors import CorruptLog, StoreError
+from pyromq.records import record
+from pyromq.store import readable
 from pyromq.store.checkpoint import Checkpoint, CheckpointFile
 from pyromq.store.disk import OsDisk
 from pyromq.store.message_store import MessageStore
 from pyromq.store.readable import LogFile, readable_log
+from pyromq.store.segmented_file import SegmentedFile
 from store.small_store import fill, make_store, open_store, small_config
 
 
@@ -128,3 +131,43 @@ def test_of_a_store_in_use_by_rocketmq_what_is_older_than_its_checkpoint(tmp_pat
         after = [position for at_ms, position in positions if at_ms > noted_ms]
         assert before[-1] <= end <= after[0]
     store.close()
+
+
+def note(root: Path, log_ms: int) -> None:
+    """As RocketMQ does it."""
+    checkpoint = CheckpointFile(OsDisk(root / "staging"), root / "checkpoint")
+    checkpoint.save(Checkpoint(log_ms, log_ms, 0))
+    checkpoint.close()
+
+
+def test_of_our_store_that_rocketmq_took_over_what_its_checkpoint_says(root: Path) -> None:
+    """It leaves our recover point as it was, so that this says less and less."""
+    closed = readable_log(root).end
+    clock = ManualClock()
+    clock.advance(3600)
+    store = open_store(root, clock=clock)
+    fill(store, 100)
+    assert readable_log(root).end == closed, "our broker has not noted it"
+    half_ms = clock.now_ms() - 30_000
+    note(root, half_ms)
+    assert closed < readable_log(root).end < store.log.end
+    note(root, clock.now_ms() + 10_000)
+    assert readable_log(root).end == store.log.end
+    note(root, 1)
+    assert readable_log(root).end == closed
+    store.close()
+
+
+@pytest.mark.parametrize("look_bytes", [1, 100, 300, 5000, 1 << 20])
+def test_how_many_bytes_are_passed_at_once_changes_nothing(
+    root: Path, look_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readable, "LOOK_BYTES", look_bytes)
+    files = SegmentedFile(OsDisk(root / "staging"), root / "commitlog", 32768, writable=False)
+    files.load()
+    first_ms = record.stored_at_ms(files.segments[0].buffer, 0, 32768)
+    assert first_ms is not None
+    ends = [readable.end_by_time(files, first_ms + ms) for ms in range(0, 250_000, 10_000)]
+    assert ends == sorted(ends)
+    assert (ends[0], len(set(ends)), ends[-1]) == (0, 23, readable_log(root).end)
+    files.close()

@@ -24,7 +24,7 @@ from pyromq.backup.history import newest
 from pyromq.backup.manifest import TAIL_BYTES, Chunk, Manifest, SavedFile, Source, encode, file_path, sha256_of
 from pyromq.backup.pieces import copy_stretch, tail_of
 from pyromq.backup.planning import Stretch, stretches, why_not_going_on
-from pyromq.backup.target import Target
+from pyromq.backup.target import LocalTarget, Target, saving
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import BackupError
 from pyromq.store.config_files import JsonFile
@@ -110,6 +110,7 @@ def prepare(
 ) -> Step:
     """Decide what is to be copied, and save the small files. Raises BackupError when the log does not go on."""
     now_ms = (clock or SystemClock()).now_ms()
+    _refuse_inside(root, target)
     last = newest(target)
     files = tuple(_save_small_files(root, target, last))
     log = readable_log(root, commit_log=commit_log)
@@ -135,6 +136,14 @@ def prepare(
         previous=last.number if last is not None else 0,
     )
     return Step(last, base, tuple(stretches(log, begin)), log.live)
+
+
+def _refuse_inside(root: Path, target: Target) -> None:
+    if isinstance(target, LocalTarget) and target.directory.resolve().is_relative_to(root.resolve()):
+        raise BackupError(
+            f"{target.shown()} is in the store {root} itself, and would be lost with it: name a place outside, best on "
+            "another disk"
+        )
 
 
 def _text(path: Path) -> str:
@@ -176,7 +185,8 @@ def _save_small_files(root: Path, target: Target, last: Manifest | None) -> list
         data = disk.read_bytes(file.path if file.problem() is None else file.previous)
         each = SavedFile(f"config/{name}", file_path(sha256_of(data)), len(data), sha256_of(data))
         if each.file not in known:
-            target.write(each.file, [data])
+            with saving(target, each.file):
+                target.write(each.file, [data])
         saved.append(each)
     return saved
 
@@ -195,11 +205,13 @@ def publish(step: Step, target: Target, chunks: Sequence[Chunk], *, seconds: flo
     )
     if unchanged and step.last is not None:
         return BackupReport(step.last, 0, 0, 0, step.live, True, seconds)
-    try:
-        target.create(manifest.path, encode(manifest))
-    except FileExistsError:
-        raise BackupError(
-            f"another backup to {target.shown()} has just ended: manifest {manifest.number} is there. Run one at a time"
-        ) from None
+    with saving(target, manifest.path):
+        try:
+            target.create(manifest.path, encode(manifest))
+        except FileExistsError:
+            raise BackupError(
+                f"another backup to {target.shown()} has just ended: manifest {manifest.number} is there. Run one at a "
+                "time"
+            ) from None
     figures = (len(ordered), sum(each.bytes for each in ordered), sum(each.records for each in ordered))
     return BackupReport(manifest, *figures, step.live, False, seconds)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from pyromq.errors import CorruptBackup
@@ -25,6 +25,8 @@ DIRECTORY = "manifests"
 TAIL_BYTES = 4096
 
 NAME_DIGITS = 8
+#: No number in a manifest is larger.
+MOST = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +123,14 @@ def number_of(name: str) -> int | None:
     return int(stem) if is_one else None
 
 
-def chunk_path(series: int, start: int, end: int) -> str:
-    return f"log/{series:04d}/{start:020d}-{end:020d}"
+def chunk_directory(series: int) -> str:
+    return f"log/{series:04d}"
+
+
+def chunk_path(series: int, start: int, end: int, tail_sha256: str) -> str:
+    """A run that is begun again replaces its own chunks. One of another store that runs at once does not: the name
+    also says what is in it."""
+    return f"{chunk_directory(series)}/{start:020d}-{end:020d}-{tail_sha256[:8]}"
 
 
 def file_path(sha256: str) -> str:
@@ -165,10 +173,22 @@ def _built(content: dict[str, Any]) -> Manifest:
     content["chunks"] = tuple(Chunk(**each) for each in content["chunks"])
     content["files"] = tuple(SavedFile(**each) for each in content["files"])
     manifest = Manifest(**content)
+    parts: list[Manifest | Source | Chunk | SavedFile] = [manifest, manifest.source, *manifest.chunks, *manifest.files]
+    for part in parts:
+        _require_kinds(part)
     problem = why_impossible(manifest)
     if problem is not None:
         raise ValueError(problem)
     return manifest
+
+
+def _require_kinds(part: Manifest | Source | Chunk | SavedFile) -> None:
+    """Numbers are numbers, and of those that positions, lengths and times can be."""
+    for field in fields(part):
+        value = getattr(part, field.name)
+        is_number = type(value) is int and 0 <= value <= MOST
+        if (field.type == "int" and not is_number) or (field.type == "str" and not isinstance(value, str)):
+            raise ValueError(f"{field.name} cannot be {value!r}")
 
 
 def why_impossible(manifest: Manifest) -> str | None:

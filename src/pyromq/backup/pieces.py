@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pyromq.backup.manifest import TAIL_BYTES, Chunk, chunk_path, sha256_of
 from pyromq.backup.planning import SegmentPlan, Stretch, Until
-from pyromq.backup.target import Target
+from pyromq.backup.target import Target, saving
 from pyromq.errors import BackupError, CorruptBackup, CorruptLog
 from pyromq.records import layout, record
 from pyromq.records.scan import Scan, Stop, scan, why_bad
@@ -43,9 +43,11 @@ def copy_stretch(stretch: Stretch, target: Target, series: int) -> Chunk:
         # Of the blank that ends a segment only its head is kept.
         end = found.end + (layout.BLANK.size if found.stop is Stop.BLANK else 0)
         kept = source.buffer[stretch.start - stretch.base : end]
-        name = chunk_path(series, stretch.start, stretch.end)
+        tail = sha256_of(kept[-TAIL_BYTES:])
+        name = chunk_path(series, stretch.start, stretch.end, tail)
         digest = hashlib.sha256()
-        target.write(name, _blocks(kept, digest))
+        with saving(target, name):
+            target.write(name, _blocks(kept, digest))
         first_ms = record.stored_at_ms(source.buffer, stretch.start - stretch.base, end) or 0
         return Chunk(
             file=name,
@@ -56,7 +58,7 @@ def copy_stretch(stretch: Stretch, target: Target, series: int) -> Chunk:
             first_ms=first_ms,
             last_ms=found.last_timestamp_ms,
             sha256=digest.hexdigest(),
-            tail_sha256=sha256_of(kept[-TAIL_BYTES:]),
+            tail_sha256=tail,
         )
     finally:
         source.close()
@@ -195,12 +197,18 @@ class Restored:
 
 
 def restore_segment(target: Target, directory: Path, plan: SegmentPlan) -> Restored:
-    """Write one file of a log into a directory, durably. Raises CorruptBackup, OSError."""
+    """Write one file of a log into a directory, durably. Raises BackupError, CorruptBackup, OSError."""
     # A directory of its own to make the file in: others make theirs at the same time.
     disk = OsDisk(directory.with_name(f"making-{plan.base:0{NAME_DIGITS}d}"))
     path = directory / f"{plan.base:0{NAME_DIGITS}d}"
-    disk.remove(path)
-    file = disk.create_mapped(path, plan.size, reserve=True)
+    try:
+        disk.remove(path)
+        file = disk.create_mapped(path, plan.size, reserve=True)
+    except OSError as error:
+        raise BackupError(
+            f"{path} cannot be made, with {plan.size} bytes: {error.strerror or error}. Nothing was restored; put that "
+            "right and restore again, or to another directory"
+        ) from error
     try:
         for chunk in plan.chunks:
             _copy_back(target, chunk, file.buffer[chunk.start - plan.base : chunk.end - plan.base])

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from pyromq.backup.history import numbers, read_manifest, wanted
-from pyromq.backup.manifest import Manifest, chunk_path, encode, manifest_path
+from pyromq.backup.manifest import Manifest, chunk_directory, encode, manifest_path
 from pyromq.backup.planning import chunks_since
 from pyromq.backup.target import Target
 from pyromq.clock import Clock, SystemClock
@@ -68,7 +68,7 @@ def _is_over(manifest: Manifest, before_ms: int) -> bool:
 def _remove_chunks(target: Target, manifest: Manifest, needed: set[str]) -> int:
     removed = 0
     for series in range(1, manifest.series + 1):
-        directory = chunk_path(series, 0, 0).rpartition("/")[0]
+        directory = chunk_directory(series)
         for name in target.names(directory):
             start = name.partition("-")[0]
             is_old = series < manifest.series or (start.isdigit() and int(start) < manifest.start)

@@ -13,9 +13,10 @@ is stopped leaves a directory that no broker of ours starts on, and the next res
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ from pyromq.backup.pieces import Restored, restore_segment
 from pyromq.backup.planning import SegmentPlan, Until, segment_plans
 from pyromq.backup.target import Target
 from pyromq.errors import BackupError, CorruptBackup
+from pyromq.store import log_place
 from pyromq.store.checkpoint import AbortMark, Checkpoint, CheckpointFile, RecoverPoint, RecoverPointFile
 from pyromq.store.disk import OsDisk
 from pyromq.store.paths import StorePaths
@@ -83,6 +85,11 @@ def restore(
 ) -> RestoreReport:
     """Put a backup back on this machine. Raises BackupError, CorruptBackup, OSError."""
     plan = begin(target, directory, number=number, until=until)
+    with claimed(plan):
+        return finish(target, plan, _restored(target, plan, threads, progress))
+
+
+def _restored(target: Target, plan: RestorePlan, threads: int, progress: Progress | None) -> list[Restored]:
     done, total = 0, sum(each.bytes for each in plan.segments)
     restored: list[Restored] = []
     with ThreadPoolExecutor(threads or min(os.cpu_count() or 1, 8), "pyromq-restore") as pool:
@@ -91,7 +98,7 @@ def restore(
             done += each.bytes
             if progress is not None:
                 progress(done, total)
-    return finish(target, plan, restored)
+    return restored
 
 
 def log_of(plan: RestorePlan) -> Path:
@@ -100,7 +107,7 @@ def log_of(plan: RestorePlan) -> Path:
 
 
 def begin(target: Target, directory: Path, *, number: int | None = None, until: Until | None = None) -> RestorePlan:
-    """Decide what is put back, and make the room. Raises BackupError when there is something in the way."""
+    """Decide what is put back. Raises BackupError when there is something in the way."""
     until = until or Until()
     manifest = wanted(target, number)
     segments = segment_plans(manifest, until)
@@ -110,26 +117,37 @@ def begin(target: Target, directory: Path, *, number: int | None = None, until: 
             f"nothing would be left: the backup in {target.shown()} begins with position {first.start}, stored at "
             f"{first.first_ms} ms, and that is behind the end that was asked for"
         )
-    _require_empty(directory)
-    plan = RestorePlan(directory, manifest, nearest(target, manifest, until).files, tuple(segments))
-    log_of(plan).mkdir(parents=True)
-    return plan
+    _left_over(directory)
+    return RestorePlan(directory, manifest, nearest(target, manifest, until).files, tuple(segments))
 
 
-def _require_empty(directory: Path) -> None:
-    """Nothing but what a restore left that was stopped."""
+@contextlib.contextmanager
+def claimed(plan: RestorePlan) -> Iterator[None]:
+    """Make the room; nobody else restores to it meanwhile. Raises BackupError, StoreLocked, OSError."""
+    paths = StorePaths(plan.directory)
+    try:
+        plan.directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BackupError(f"{plan.directory} cannot be made: {error.strerror}") from error
+    with log_place.lock(OsDisk(paths.staging), paths):
+        for path in _left_over(plan.directory):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        log_of(plan).mkdir(parents=True)
+        yield
+
+
+def _left_over(directory: Path) -> list[Path]:
+    """What a restore left that was stopped. Raises BackupError when there is anything else."""
     if directory.exists() and not directory.is_dir():
         raise BackupError(f"{directory} is a file, and a store is a directory")
     found = {entry.name for entry in os.scandir(directory)} if directory.exists() else set()
     ours = {RESTORING, "config", "checkpoint", "recoverpoint", "abort"} if RESTORING in found else set()
-    found -= {"lost+found"}  # a file system's own
+    found -= {"lost+found", StorePaths(directory).lock.name}  # a file system's own, and the restore's
     if found - ours:
         raise BackupError(
             f"{directory} is not empty ({', '.join(sorted(found - ours)[:3])}): restore to a directory that is"
         )
-    for name in found & ours:
-        path = directory / name
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    return [directory / name for name in found]
 
 
 def finish(target: Target, plan: RestorePlan, restored: Sequence[Restored]) -> RestoreReport:

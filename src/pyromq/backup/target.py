@@ -4,7 +4,8 @@ A target may be sent to another process. What it promises:
 
 - `write` shows nothing under the name until all bytes are there and durable; then all at once. What was there before
   is replaced.
-- `create` does the same, and refuses a name that is taken.
+- `create` does the same, and refuses a name that is taken. Of two that create it at once, one is refused; except where
+  the system below cannot do that (object stores, some file systems): run one backup at a time there.
 """
 
 from __future__ import annotations
@@ -19,8 +20,13 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 from uuid import uuid4
 
+from pyromq.errors import BackupError
+
 #: Names of files that are being written end so; nobody else's do.
 UNFINISHED = ".unfinished"
+
+#: What a file system says that has no second names for a file.
+NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 
 Part = bytes | memoryview
 
@@ -48,6 +54,18 @@ class Target(Protocol):
 
     def shown(self, name: str = "") -> str:
         """As people are told of it."""
+
+
+@contextlib.contextmanager
+def saving(target: Target, name: str) -> Iterator[None]:
+    """Around what adds to a backup: whatever the system says of it is a BackupError."""
+    try:
+        yield
+    except OSError as error:
+        raise BackupError(
+            f"{target.shown(name)} cannot be written: {error.strerror or error}. Nothing of this run was added to the "
+            "backup; put that right and run it again"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +98,14 @@ class LocalTarget:
 
     def create(self, name: str, data: bytes) -> None:
         with self._draft(name, [data]) as (draft, path):
-            os.link(draft, path)  # unlike a renaming, this refuses a name that is taken
+            try:
+                os.link(draft, path)  # unlike a renaming, this refuses a name that is taken
+            except OSError as error:
+                if error.errno not in NO_LINKS:
+                    raise
+                if path.exists():
+                    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
+                draft.replace(path)
 
     @contextlib.contextmanager
     def _draft(self, name: str, parts: Iterable[Part]) -> Iterator[tuple[Path, Path]]:

@@ -66,13 +66,13 @@ def put_if_absent(properties: bytes, name: bytes, value: bytes) -> bytes:
     return properties if get(properties, name) is not None else put(properties, name, value)
 
 
-def remove(properties: bytes, name: bytes) -> bytes:
-    """The same without a property, however often it is there."""
-    key = name + NAME_END
-    if key not in properties:
+def remove(properties: bytes, *names: bytes) -> bytes:
+    """The same without some properties, however often they are there."""
+    keys = tuple([name + NAME_END for name in names if name + NAME_END in properties])
+    if not keys:
         return properties
-    kept = [entry for entry in properties.split(VALUE_END) if entry and not entry.startswith(key)]
-    return b"".join(entry + VALUE_END for entry in kept)
+    kept = [entry for entry in properties.split(VALUE_END) if entry and not entry.startswith(keys)]
+    return VALUE_END.join([*kept, b""])
 
 
 def joined(first: bytes, second: bytes) -> bytes:

@@ -27,8 +27,8 @@ from pyromq.records import layout, property_names
 
 WRITER = property_names.WRITER.encode()
 SEQUENCE = property_names.SEQUENCE.encode()
-#: What the names of both begin with: a run of properties without it needs no closer look.
-MARKER = b"PYROMQ_"
+#: A run of properties without it needs no closer look.
+MARKER = property_names.OWN_PREFIX.encode()
 
 MAX_WRITER_BYTES = 255
 #: A signed 64-bit number has room for them.

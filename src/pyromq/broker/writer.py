@@ -27,6 +27,10 @@ class Writer:
         """Into the log, now. Raises IllegalMessage, DiskFull, StoreFenced."""
         return self._store.append(drafts)
 
+    def append_together(self, drafts: list[Draft]) -> list[AppendedAt]:
+        """The same, all of them or none."""
+        return self._store.append_together(drafts)
+
     async def settled(self, receipt: AppendedAt) -> None:
         """Return once the promise holds for the message. Raises StoreFenced."""
         if not self.waits:

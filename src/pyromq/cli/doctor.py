@@ -19,6 +19,7 @@ from pyromq.cli.checks import Check
 from pyromq.net import compiled as net_compiled
 from pyromq.records import checksum
 from pyromq.records import scan as record_scan
+from pyromq.spark import compiled as spark_compiled
 from pyromq.store import key_index, queue_cursor, queue_reader
 from pyromq.wire import compiled as wire_compiled
 
@@ -55,6 +56,7 @@ def rooms() -> dict[str, bool]:
         "wire": wire_compiled.KERNEL is not None,
         "net": net_compiled.KERNEL is not None,
         "broker": broker_compiled.KERNEL is not None,
+        "spark": spark_compiled.KERNEL is not None,
     }
 
 

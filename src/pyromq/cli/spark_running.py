@@ -137,8 +137,7 @@ def _run(
     from pyromq.cli.spark_progress import shown_progress, tasks_shown
     from pyromq.spark.session import spark_session
 
-    for noisy in NOISY:
-        logging.getLogger(noisy).setLevel(logging.CRITICAL)
+    _silence()
     handler = _interrupt if stop is None else _politely(stop)
     with shown_progress() as shown:
         shown("starting Spark", 0, None)
@@ -151,6 +150,18 @@ def _run(
                 _interruptible(signal.SIGTERM, handler),
             ):
                 return job(spark, shown)
+
+
+def _silence() -> None:
+    for noisy in NOISY:
+        logging.getLogger(noisy).setLevel(logging.CRITICAL)
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(_is_for_people)
+
+
+def _is_for_people(record: logging.LogRecord) -> bool:
+    """The bridge to Java tells of Ctrl-C with a traceback, and not by its own logger."""
+    return "py4j" not in Path(record.pathname).parts
 
 
 def _is_of_spark(error: Exception) -> bool:

@@ -6,14 +6,17 @@ name the later counts. Names and values are UTF-8; broken UTF-8 reads as U+FFFD,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
 from pyromq.errors import IllegalMessage
 from pyromq.records.java_hash import java_text
-from pyromq.records.layout import CRC_PROPERTY_NAME
+from pyromq.records.layout import CRC_PROPERTY_NAME, CRC_PROPERTY_SIZE
 
 NAME_END = b"\x01"
 VALUE_END = b"\x02"
+#: The CRC as the log writes it: whole, and behind all the others.
+_CRC_AT_THE_END = re.compile(rb"(?<![^\x02])" + CRC_PROPERTY_NAME + rb"\x01[0-9]{10}\x02\Z")
 
 TAGS = "TAGS"
 KEYS = "KEYS"
@@ -52,5 +55,7 @@ def without_crc(data: bytes) -> bytes:
     """The same properties with no record CRC among them: a client that sends one back must not confuse the log."""
     if CRC_PROPERTY_NAME not in data:
         return data
+    if data.count(CRC_PROPERTY_NAME) == 1 and _CRC_AT_THE_END.match(data, len(data) - CRC_PROPERTY_SIZE):
+        return data[:-CRC_PROPERTY_SIZE]
     kept = [entry for entry in data.split(VALUE_END) if entry.partition(NAME_END)[0] != CRC_PROPERTY_NAME]
     return VALUE_END.join(kept)

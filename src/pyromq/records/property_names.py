@@ -36,7 +36,9 @@ MAX_OFFSET = "MAX_OFFSET"
 CONSUME_START_TIME = "CONSUME_START_TIME"
 DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
 DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
-#: PyroMQ's own: who wrote the message, and its number (`<batch>:<index>`), by which a broker knows what was sent twice.
+#: What the names of PyroMQ's own begin with.
+OWN_PREFIX = "PYROMQ_"
+#: Who wrote the message, and its number (`<batch>:<index>`), by which a broker knows what was sent twice.
 WRITER = "PYROMQ_WRITER"
 SEQUENCE = "PYROMQ_SEQUENCE"
 #: In a message of a batch that is committed as a whole: which batch, and whose attempt at it.

@@ -104,6 +104,8 @@ def batches(
             yield decode(buffer, some, names, broker=broker, at_most=max_bytes)
         except OverflowError:
             half = len(some) // 2
+            if not half:
+                raise
             waiting += [some[half:], some[:half]]
 
 

@@ -21,7 +21,7 @@ INT64_MAX = (1 << 63) - 1
 
 _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 _NUMBER = re.compile(r"[0-9]{1,19}")
-_AMOUNT = re.compile(r"([0-9]{1,15})\s*([a-z]*)")
+_AMOUNT = re.compile(r"([0-9]{1,19})\s*([a-z]*)")
 _BYTES = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 #: What Spark puts among the options of a reader or writer by itself, or what people give to Spark with them.

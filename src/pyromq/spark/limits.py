@@ -48,6 +48,11 @@ def within_bytes(spans: Sequence[Span], sizes: Mapping[MessageQueue, float], lim
     }
 
 
+def earlier(one: Mapping[MessageQueue, int], other: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+    """Where both limits hold."""
+    return {queue: min(end, other[queue]) for queue, end in one.items()}
+
+
 @dataclass(slots=True)
 class Patience:
     """`minOffsetsPerTrigger` and `maxTriggerDelay`: whether a batch is worth it, or waits for more."""

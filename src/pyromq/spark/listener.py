@@ -69,8 +69,11 @@ class GroupProgress(StreamingQueryListener):
         listeners = [one for one in (kept, on_lag) if one is not None]
         self._courier = Courier(cluster, group, _all_of(listeners) if listeners else None, clock)
 
-    def report(self, progress: StreamingQueryProgress | Mapping[str, Any]) -> None:
-        """Tell of one progress: `query.lastProgress`, for a program that ends before Spark calls its listeners."""
+    def report(self, progress: StreamingQueryProgress | Mapping[str, Any] | None) -> None:
+        """Tell of one progress: `query.lastProgress`, for a program that ends before Spark calls its listeners. That is
+        None before the first batch."""
+        if progress is None:
+            return
         form = progress if isinstance(progress, Mapping) else json.loads(progress.json)
         name, query_id = form.get("name"), str(form.get("id"))
         if self._query not in (None, name, query_id):

@@ -240,7 +240,6 @@ def _source_options(given: Given, starting: Where, ending: Where) -> SourceOptio
 
 
 def _limits(given: Given) -> Limits:
-    given.refuse_together("maxOffsetsPerTrigger", ("maxBytesPerTrigger",), "Spark takes one limit for a batch")
     max_offsets, min_offsets = given.number("maxOffsetsPerTrigger", least=1), given.number("minOffsetsPerTrigger")
     if max_offsets is not None and min_offsets is not None and min_offsets > max_offsets:
         raise given.wrong("minOffsetsPerTrigger", f"it is above maxOffsetsPerTrigger, which is {max_offsets}")

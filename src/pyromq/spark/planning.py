@@ -13,7 +13,7 @@ from pyromq.model.queue import MessageQueue
 from pyromq.spark import loss, offsets
 from pyromq.spark.discovery import Bounds, Survey
 from pyromq.spark.lag import report_progress
-from pyromq.spark.limits import Patience, within_bytes, within_rows
+from pyromq.spark.limits import Patience, earlier, within_bytes, within_rows
 from pyromq.spark.loss import Standing, standing
 from pyromq.spark.offsets import Form, Span
 from pyromq.spark.options import Limits, SourceOptions, Start, Where
@@ -173,12 +173,13 @@ class StreamPlan:
     def _limited(self, spans: list[Span], limits: Limits) -> dict[MessageQueue, int]:
         if not self._is_worth_it(sum(span.count for span in spans), limits):
             return {span.queue: span.start for span in spans}
+        ends = {span.queue: span.end for span in spans}
         if limits.max_offsets is not None:
-            return within_rows(spans, limits.max_offsets)
+            ends = within_rows(spans, limits.max_offsets)
         if limits.max_bytes is not None:
             sizes = self._survey.message_sizes((span.queue, span.start) for span in spans)
-            return within_bytes(spans, sizes, limits.max_bytes)
-        return {span.queue: span.end for span in spans}
+            ends = earlier(ends, within_bytes(spans, sizes, limits.max_bytes))
+        return ends
 
     def _is_worth_it(self, waiting: int, limits: Limits) -> bool:
         if self._patience is None or limits.min_offsets is None or self._target is not None:

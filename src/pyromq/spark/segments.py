@@ -12,6 +12,7 @@ them under the same path.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -42,7 +43,8 @@ class SegmentsReader(DataSourceReader):
             raise ConfigError("the columns are said twice, and not the same: by a schema and by an option", "columns")
 
     def partitions(self) -> list[InputPartition]:
-        return [InputPartition(pieces) for pieces in plan(self._options)]
+        # Of none Spark makes one that says nothing.
+        return [InputPartition(pieces) for pieces in plan(self._options) or [()]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         reader = PieceReader(self._options, self._names)
@@ -59,7 +61,7 @@ def plan(options: SegmentsOptions) -> list[tuple[Piece, ...]]:
 def in_time(pieces: Sequence[Piece], from_ms: int | None, until_ms: int | None) -> list[Piece]:
     """Without those whose every record was stored too early or too late, as the times of first records tell."""
     kept = []
-    for piece, behind in zip(pieces, [*pieces[1:], None], strict=True):
+    for piece, behind in zip_longest(pieces, pieces[1:]):
         ends_ms = behind.first_ms if behind is not None and _goes_on(piece, behind) else None
         is_early = from_ms is not None and ends_ms is not None and ends_ms < from_ms - CLOCK_MARGIN_MS
         is_late = until_ms is not None and piece.first_ms is not None and piece.first_ms >= until_ms + CLOCK_MARGIN_MS

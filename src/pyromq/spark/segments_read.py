@@ -2,10 +2,14 @@
 
 What the piece promises is held to account: its records lie one behind the other, each says the position it is at, and
 the last ends where the piece does, or at the blank that fills the segment. Anything else is damage.
+
+Damage is an error. Where data may be lost, reading goes on with the next record that says the position it is at, and
+the log of the executor tells what was left out. CRCs are only looked at when they are to be verified.
 """
 
 from __future__ import annotations
 
+import logging
 import mmap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -27,10 +31,13 @@ from pyromq.spark.segments_options import SegmentsOptions
 from pyromq.spark.store_files import Piece
 from pyromq.spark.store_places import RemotePlace, is_remote
 
+log = logging.getLogger("pyromq.spark")
+
 #: Of a file that is not mapped, so much is fetched at once; more for a record that is larger.
 WINDOW_BYTES: Final = 16 << 20
 #: No record is larger: a body of 64 MiB, and what is around it.
 MOST_WINDOW_BYTES: Final = 128 << 20
+MAGICS: Final = tuple(magic.to_bytes(4, "big") for magic in (layout.MAGIC_V1, layout.MAGIC_V2))
 
 
 class Window(NamedTuple):
@@ -91,15 +98,17 @@ class PieceReader:
         self._wanted = Wanted(options)
 
     def read(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        """Raises StoreError; a file that is gone, or damage, ends it quietly when data may be lost."""
+        """Raises StoreError, unless data may be lost: then the log says what was."""
         try:
             source = open_source(piece)
         except FileNotFoundError:
+            gone = f"{piece.file} was there when the query was planned and is gone now"
             if self._options.fail_on_data_loss:
                 raise StoreError(
-                    f"{piece.file} was there when the query was planned and is gone now: the store's retention removes "
-                    "old files. Run the query again, or set failOnDataLoss to false to read what is left"
+                    f"{gone}: the store's retention removes old files. Run the query again, or set failOnDataLoss to "
+                    "false to read what is left"
                 ) from None
+            log.warning("%s: its %d bytes are left out, as failOnDataLoss is false", gone, piece.size)
             return
         for window, parcels in self._parcels(piece, source):
             for starts in parcels:
@@ -118,18 +127,36 @@ class PieceReader:
             yield here, parcel.rest()
 
     def _kept(self, piece: Piece, window: Window, found: Walk) -> tuple[Starts, Starts]:
-        if self._options.verify_crc:
-            try:
-                decode.verify(window.buffer, found.starts)
-            except BadRecord as bad:
-                raise _damage(piece, window.base + bad.at, bad.what) from None
         sizes = np.diff(found.starts, append=found.end)
         kept = self._wanted.mask(window.buffer, found.starts)
+        if self._options.verify_crc:
+            kept = _both(kept, self._sound(piece, window, found.starts))
         return (found.starts, sizes) if kept is None else (found.starts[kept], sizes[kept])
+
+    def _sound(self, piece: Piece, window: Window, starts: Starts) -> npt.NDArray[np.bool_]:
+        """True for records with the right CRC. Raises StoreError for others, unless data may be lost."""
+        sound, behind = np.ones(len(starts), np.bool_), 0
+        while (bad := _first_bad(window, starts[behind:])) is not None:
+            damage = Damage(piece.file, window.base + bad.at, bad.what)
+            if self._options.fail_on_data_loss:
+                raise damage.error()
+            log.warning("%s: the record is left out, as failOnDataLoss is false", damage.sentence)
+            behind = int(np.searchsorted(starts, bad.at)) + 1
+            sound[behind - 1] = False
+        return sound
+
+
+def _first_bad(window: Window, starts: Starts) -> BadRecord | None:
+    """What is wrong with the first record that has a wrong CRC."""
+    try:
+        decode.verify(window.buffer, starts)
+    except BadRecord as bad:
+        return bad
+    return None
 
 
 def records_of(piece: Piece, source: Source, *, strict: bool = True) -> Iterator[tuple[Window, Walk]]:
-    """Its records, some thousand at a time. Raises StoreError for damage, which ends it quietly unless `strict`."""
+    """Its records, some thousand at a time. Raises StoreError for damage, which is passed over unless `strict`."""
     position, size = piece.start, WINDOW_BYTES
     while position < piece.end:
         window = source.window(position, size)
@@ -144,9 +171,32 @@ def records_of(piece: Piece, source: Source, *, strict: bool = True) -> Iterator
             size = size if len(found.starts) else 2 * size
             continue
         what = _why_ended(piece, window, found)
-        if what is not None and strict:
-            raise _damage(piece, position, what)
-        return
+        if what is None:
+            return
+        damage = Damage(piece.file, position, what)
+        if strict:
+            raise damage.error()
+        position, size = _behind_damage(piece, window, found), WINDOW_BYTES
+        log.warning("%s: reading goes on at %d, as failOnDataLoss is false", damage.sentence, position)
+
+
+def _behind_damage(piece: Piece, window: Window, found: Walk) -> int:
+    """The position of the next record that is in sight; else behind what is in sight, for a further look."""
+    data, base = window.buffer, window.base
+    last = window.limit - layout.HEAD.size  # what begins later cannot say where it is
+    at = _next_magic(data, found.end + 1, window.limit)
+    while at <= last and layout.HEAD.unpack_from(data, at)[6] != base + at:
+        at = _next_magic(data, at + 1, window.limit)
+    if at <= last:
+        return base + at
+    goes_on = found.stop is not Stop.LIMIT and base + window.limit < piece.end
+    return base + max(last, found.end) + 1 if goes_on else piece.end
+
+
+def _next_magic(data: Any, start: int, limit: int) -> int:
+    """Where a record would begin by its magic number, from `start` on; the limit when there is none."""
+    found = (data.find(magic, start + 4, limit) for magic in MAGICS)
+    return min((at - 4 for at in found if at >= 0), default=limit)
 
 
 def _is_cut(piece: Piece, window: Window, found: Walk) -> bool:
@@ -168,11 +218,22 @@ def _why_ended(piece: Piece, window: Window, found: Walk) -> str | None:
     return None if position == piece.end else "the file is shorter than it was"
 
 
-def _damage(piece: Piece, position: int, what: str) -> StoreError:
-    return StoreError(
-        f"{piece.file}: {what} at position {position}. Put the file back from a backup or a replica, or set "
-        "failOnDataLoss to false to leave out what follows in it"
-    )
+class Damage(NamedTuple):
+    """A place that has something else than the record that must be there."""
+
+    file: str
+    position: int
+    what: str
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.file}: {self.what} at position {self.position}"
+
+    def error(self) -> StoreError:
+        return StoreError(
+            f"{self.sentence}. Put the file back from a backup or a replica, or set failOnDataLoss to false to go on "
+            "with what can be read behind it"
+        )
 
 
 # --- what is wanted --------------------------------------------------------------------------------------------------

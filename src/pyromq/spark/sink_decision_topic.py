@@ -54,6 +54,10 @@ INDEXED_SECONDS = 30.0
 LOOK_AGAIN_SECONDS = 0.01
 #: A layout is written again when it is so old: messages are deleted after some days.
 LAYOUT_SECONDS = 12 * 3600.0
+GONE = (
+    f"the topic {TOPIC} is not there: somebody deleted it while queries were writing. It is made again when the query "
+    "is started again; rows of its last batch may then be there twice, or not at all"
+)
 
 
 class DecisionTopic:
@@ -64,6 +68,8 @@ class DecisionTopic:
         self._session = outlet.session
         self._patience = patience
         self._now_ms = now_ms
+        #: Its broker said so: a route may be older.
+        self._is_gone = False
         self._views: dict[str, View] = {}
         self._looking: dict[str, asyncio.Lock] = {}
         #: When it was found, and what.
@@ -81,10 +87,13 @@ class DecisionTopic:
             with suppress(TopicExists):  # somebody else was quicker
                 await Topics(directory).create(TOPIC, queues=QUEUES, broker=first)
             await self._session.routes.refresh(TOPIC)
+            self._is_gone = False
             await self.queue("")
 
     async def queue(self, query: str) -> MessageQueue:
         """The queue of a query. Raises TopicNotFound, NotNow."""
+        if self._is_gone:
+            raise TopicNotFound(GONE)
         route = await self._session.routes.of(TOPIC)
         brokers = sorted({queues.broker_name for queues in route.queues})
         if len(brokers) != 1 or route.queues[0].read_queues < QUEUES:
@@ -158,7 +167,11 @@ class DecisionTopic:
             names.KEYS: key,
         }).decode()  # fmt: skip
         parcel = Parcel(TOPIC, body, properties, (), self._now_ms())
-        answer = await deliver(self._outlet, lambda _: parcel, queue, self._patience)
+        try:
+            answer = await deliver(self._outlet, lambda _: parcel, queue, self._patience)
+        except TopicNotFound:
+            self._is_gone = True
+            raise TopicNotFound(GONE) from None
         offset = number_in(answer, "queueOffset")
         try:
             async with asyncio.timeout(INDEXED_SECONDS):

@@ -83,12 +83,6 @@ class BatchDecision:
             and stamp.serial not in attempt.void
         )
 
-    def names_same(self, other: BatchDecision) -> bool:
-        """Whether the same attempts count: it is the same decision, written twice."""
-        return {number: one.name for number, one in self.attempts.items()} == {
-            number: one.name for number, one in other.attempts.items()
-        }
-
 
 def end_of(stamp: Stamp, decision: BatchDecision | None, *, is_past: bool) -> End:
     """What becomes of a half. `is_past`: the batch is over, decided with or without a message of its own."""

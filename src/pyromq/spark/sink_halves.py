@@ -142,17 +142,16 @@ class Ending:
 
     async def end(self, halves: Iterable[Handles], how: End) -> Ended:
         """Tell the brokers, and wait for their answers."""
-        ended, room = Ended(), asyncio.Semaphore(ENDS_IN_FLIGHT)
-        tasks: set[asyncio.Task[None]] = set()
-        for some in halves:
-            for request in _requests(some, self._group, how):
-                await room.acquire()
-                task = asyncio.ensure_future(self._tell(some, request, ended))
-                tasks.add(task)
-                task.add_done_callback(tasks.discard)
-                task.add_done_callback(lambda _: room.release())
-        if tasks:
-            await asyncio.wait(tuple(tasks))
+        halves, ended = list(halves), Ended()
+        requests = ((some, request) for some in halves for request in _requests(some, self._group, how))
+
+        async def tell_one_by_one() -> None:
+            for some, request in requests:
+                await self._tell(some, request, ended)
+
+        async with asyncio.TaskGroup() as tellers:
+            for _ in range(min(ENDS_IN_FLIGHT, sum(map(len, halves)))):
+                tellers.create_task(tell_one_by_one())
         return ended
 
     async def _tell(self, half: Handles, request: EndTransaction, ended: Ended) -> None:

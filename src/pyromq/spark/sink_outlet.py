@@ -26,7 +26,7 @@ from pyromq.errors import (
     TopicNotFound,
     Unreachable,
 )
-from pyromq.model.names import check_topic
+from pyromq.model.names import DEFAULT_TOPIC, check_topic
 from pyromq.model.queue import MessageQueue
 from pyromq.net.connection import Connection
 from pyromq.wire.codes import ResponseCode
@@ -42,17 +42,21 @@ LONGEST_PAUSE_SECONDS = 1.0
 #: A name server that was just started has not heard of all topics yet.
 UNKNOWN_SECONDS = 5.0
 
+#: Nobody has it, so no other is made after it.
+NO_TOPIC = "PYROMQ_NO_TOPIC"
+
 T = TypeVar("T")
 
 Queues = tuple[MessageQueue, ...]
 
 
 class Outlet:
-    """The ways from this process to the brokers, as the sink needs them. `signed`: requests carry a signature."""
+    """The ways from this process to the brokers, as the sink needs them. `signed`: requests carry a signature.
+    `makes_topics`: brokers may make a topic that is not there."""
 
-    def __init__(self, session: Session, group: str, *, signed: bool) -> None:
+    def __init__(self, session: Session, group: str, *, signed: bool, makes_topics: bool = True) -> None:
         self.session = session
-        self._frames = SendFrames(group, 4)
+        self._frames = SendFrames(group, 4, DEFAULT_TOPIC if makes_topics else NO_TOPIC)
         self._signed = signed
 
     async def queues(self, topic: str) -> Queues:

@@ -34,8 +34,6 @@ _ENTRY = _HEAD.itemsize + 2
 MAX_MESSAGES = 2000
 #: Smaller bodies are sent as they are, as RocketMQ's producers do.
 COMPRESS_FROM = 4096
-#: Our own marks on messages begin so.
-OWN_PREFIX = "PYROMQ_"
 _RESERVED = pa.array(sorted(name.encode() for name in names.RESERVED), BYTES)
 #: A column of text, and the property that it becomes.
 _PLAIN = (("tags", names.TAGS), ("keys", names.KEYS), ("sharding_key", names.SHARDING_KEY))
@@ -285,7 +283,7 @@ def _own_properties(column: pa.MapArray, first: int) -> pa.LargeBinaryArray:
     ends = _numpy(column.offsets)
     start, stop = int(ends[0]), int(ends[-1])
     keys, values = _as_bytes(column.keys[start:stop]), _as_bytes(column.items[start:stop])
-    left_out = pc.or_(pc.is_in(keys, value_set=_RESERVED), pc.starts_with(keys, OWN_PREFIX))
+    left_out = pc.or_(pc.is_in(keys, value_set=_RESERVED), pc.starts_with(keys, names.OWN_PREFIX))
     left_out = pc.or_(left_out, pc.equal(pc.binary_length(keys), 0))
     left_out = pc.or_(left_out, pc.fill_null(pc.equal(pc.binary_length(values), 0), True))
     _refuse_marks(keys, "properties", first)

@@ -6,6 +6,7 @@ every row is acknowledged, and raises when one is not.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from collections.abc import Callable, Iterable
@@ -52,9 +53,12 @@ class Place:
         self.options = options
         self.portal, self.session = session_of(options.cluster)
         self.now_ms: Callable[[], int] = self.session.clock.now_ms
-        self.outlet = Outlet(self.session, options.group, signed=options.cluster.credentials() is not None)
+        signed = options.cluster.credentials() is not None
+        self.outlet = Outlet(self.session, options.group, signed=signed)
         self.patience = Patience(options.send_timeout_s, options.retries)
-        self.decisions = DecisionTopic(self.outlet, self.patience, self.now_ms)
+        # Made by a broker on the way it would have another number of queues, and decisions would be overlooked.
+        decisions = Outlet(self.session, options.group, signed=signed, makes_topics=False)
+        self.decisions = DecisionTopic(decisions, self.patience, self.now_ms)
 
     async def ensure_decisions(self) -> None:
         await self.decisions.ensure(parse_name_servers(self.options.cluster.name_servers))
@@ -272,8 +276,9 @@ class Transactional(TaskWriter):
             self._portal.wait(self._roll_back())
 
     async def _roll_back(self) -> None:
-        await self._singles.settle()
-        await self._place.transactions().abort([self._written(0), None], self._identity.batch)
+        async with asyncio.timeout(UNDO_SECONDS):
+            await self._singles.settle()
+            await self._place.transactions().abort([self._written(0), None], self._identity.batch)
 
     def _written(self, rows: int) -> Written:
         identity = self._identity

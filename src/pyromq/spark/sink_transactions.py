@@ -50,6 +50,12 @@ log = logging.getLogger("pyromq.spark")
 SAFE_SHARE = 0.2
 SAFE_SECONDS = 5.0
 
+#: Nobody can tell a query that stood still for days from one that goes on after quiet days.
+FORGOTTEN = (
+    "no decision of the query %s is left, for brokers keep messages only for some days: if it stopped so long ago in "
+    "the middle of batch %d, the rows of this batch may be there twice now"
+)
+
 
 class Transactions:
     """What the driver does at the end of a batch."""
@@ -95,6 +101,8 @@ class Transactions:
         if view.of(batch) is None and view.last is not None and view.last.batch > batch:
             log.warning("batch %d of %s was over before: what was written again is undone", batch, query)
             return None
+        if batch > 0 and view.last is None and not view.is_enough(batch):
+            log.warning(FORGOTTEN, query, batch)
         attempts = {part.partition: part.attempt for part in parts if part.attempt is not None}
         return await self._topic.decide(query, batch, BatchDecision(query, batch, attempts))
 

@@ -167,11 +167,10 @@ def _limits(given: Limits, limit: ReadLimit) -> Limits:
     """The limits of one batch: a trigger that wants all there is overrides the options."""
     if isinstance(limit, ReadAllAvailable):
         return Limits()
-    max_offsets = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-    max_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
+    # Spark hands one limit back; where both are given, the bytes are the one that it did not hear of.
     return Limits(
-        max_offsets=max_offsets,
-        max_bytes=max_bytes,
+        max_offsets=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
+        max_bytes=limit.max_bytes if isinstance(limit, ReadMaxBytes) else given.max_bytes,
         min_offsets=given.min_offsets,
         max_delay_s=given.max_delay_s,
     )

@@ -12,10 +12,12 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
-from typing import NoReturn
 
 from pyromq.backup import history
 from pyromq.backup.manifest import DIRECTORY as MANIFESTS
@@ -29,6 +31,8 @@ from pyromq.store.paths import StorePaths
 from pyromq.store.readable import ReadableLog, readable_log
 from pyromq.store.segmented_file import Segment, is_position
 from pyromq.store.verify_log import EVERYWHERE, LogWalker, Walk
+
+log = logging.getLogger("pyromq.spark")
 
 LOG_DIRECTORY = "commitlog"
 
@@ -60,7 +64,7 @@ class Piece:
 def find_pieces(places: str | Sequence[str], *, must_be_whole: bool = True) -> list[Piece]:
     """Oldest first, a piece for each file. Raises StoreError, OSError.
 
-    Unless it `must_be_whole`, gaps between files and damage in the last one are passed over.
+    Unless it `must_be_whole`, gaps between files and damage in the last one are passed over, and logged.
     """
     wanted = [places] if isinstance(places, str) else places
     pieces = [piece for place in wanted for piece in _found_at(place, must_be_whole)]
@@ -78,6 +82,8 @@ def _found_at(place: str, must_be_whole: bool) -> Iterable[Piece]:
         return _single_file(path, must_be_whole)
     if (path / MANIFESTS).is_dir():
         return _backup(LocalTarget(path), str(path))
+    if not path.is_dir():
+        raise StoreError(f"{path} is neither a file nor a directory")
     if is_store(path):
         return _of_store(readable_log(path))
     return _directory(path, must_be_whole)
@@ -92,9 +98,10 @@ def is_store(path: Path) -> bool:
 def _refuse_twice(pieces: Sequence[Piece]) -> None:
     seen: set[tuple[str, int]] = set()
     for piece in pieces:
-        if (piece.file, piece.start) in seen:
+        known = (piece.file if is_remote(piece.file) else os.path.realpath(piece.file), piece.start)
+        if known in seen:
             raise StoreError(f"{piece.file} would be read twice: it is in two of the named places")
-        seen.add((piece.file, piece.start))
+        seen.add(known)
 
 
 # --- stores ----------------------------------------------------------------------------------------------------------
@@ -130,6 +137,9 @@ def _directory(path: Path, must_be_whole: bool) -> Iterable[Piece]:
     names = [entry.name for entry in path.iterdir() if is_position(entry.name)]
     if not names:
         raise StoreError(f"{path} is neither a store nor a backup, and it has no segments of a log in it")
+    for name in names:
+        if not (path / name).is_file() or int(name) >= EVERYWHERE:
+            raise StoreError(f"{path / name} has the name of a segment and can be none: move it elsewhere")
     paths = StorePaths(path.parent)
     if path.name == LOG_DIRECTORY and (paths.recover_point.exists() or paths.checkpoint.exists()):
         return _of_store(readable_log(path.parent, commit_log=path))
@@ -140,13 +150,16 @@ def _directory(path: Path, must_be_whole: bool) -> Iterable[Piece]:
 def _cold_run(path: Path, must_be_whole: bool) -> Iterator[Piece]:
     disk = OsDisk(path)
     sizes = [disk.size(path / name) for name in disk.names(path) if is_position(name)]
-    segments, problems = find_run(disk, path, max(sizes))
-    if problems and must_be_whole:
-        raise StoreError(
-            f"{problems[0].path}: {problems[0].what}. Put back what is missing, name the files one by one, or set "
-            "failOnDataLoss to false to read what is there"
-        )
-    for segment, behind in zip(segments, [*segments[1:], None], strict=True):
+    segments, problems = find_run(disk, path, max(*sizes, 1))
+    for problem in problems:
+        sentence = f"{problem.path}: {problem.what}"
+        if must_be_whole:
+            raise StoreError(
+                f"{sentence}. Put back what is missing, name the files one by one, or set failOnDataLoss to false to "
+                "read what is there"
+            )
+        log.warning("%s; what is there is read, as failOnDataLoss is false", sentence)
+    for segment, behind in zip_longest(segments, segments[1:]):
         if behind is not None and behind.base == segment.end and any(behind.buffer[: layout.BLANK.size]):
             yield _piece(segment, segment.end)
         else:
@@ -165,6 +178,8 @@ def _single_file(path: Path, must_be_whole: bool) -> Iterator[Piece]:
     if segment.size < layout.SMALLEST_RECORD:
         return
     segment.base = int(path.name) if is_position(path.name) else layout.HEAD.unpack_from(segment.buffer)[6]
+    if not 0 <= segment.base < EVERYWHERE:
+        raise StoreError(f"{path} is no segment of a log: it would begin at position {segment.base}")
     yield from _whole_records(segment, must_be_whole)
     segment.close()
 
@@ -175,8 +190,11 @@ def _whole_records(segment: Segment, must_be_whole: bool) -> Iterator[Piece]:
     Damage with good records behind it is no torn end: it is refused, or passed over.
     """
     found = LogWalker(EVERYWHERE).walk(Walk(segment))
-    if len(found.good) > 1 and must_be_whole:
-        _refuse_damage(segment, *found.bad[0])
+    is_empty = not any(segment.buffer[: layout.BLANK.size])
+    if not found.good and found.bad and not is_empty:
+        raise StoreError(f"{segment.path} has no record of a log in it: {found.bad[0][2]}")
+    if len(found.good) > 1:
+        _pass_over(segment, *found.bad[0], may_be_lost=not must_be_whole)
     for start, end in found.good:
         # Up to the end of the file, where its records reach its blank.
         is_full = not found.bad or end > found.bad[-1][0]
@@ -184,11 +202,14 @@ def _whole_records(segment: Segment, must_be_whole: bool) -> Iterator[Piece]:
         yield _piece(segment, until, start=segment.base + start)
 
 
-def _refuse_damage(segment: Segment, start: int, end: int, what: str) -> NoReturn:
-    raise StoreError(
-        f"{segment.path}: damage at position {segment.base + start} ({what}), and records behind it. Put the file back "
-        f"from a backup or a replica, or set failOnDataLoss to false to go on at position {segment.base + end}"
-    )
+def _pass_over(segment: Segment, start: int, end: int, what: str, *, may_be_lost: bool) -> None:
+    sentence = f"{segment.path}: damage at position {segment.base + start} ({what}), and records behind it"
+    if not may_be_lost:
+        raise StoreError(
+            f"{sentence}. Put the file back from a backup or a replica, or set failOnDataLoss to false to go on at "
+            f"position {segment.base + end}"
+        )
+    log.warning("%s: reading goes on at %d, as failOnDataLoss is false", sentence, segment.base + end)
 
 
 # --- backups and places with a scheme --------------------------------------------------------------------------------

@@ -24,7 +24,10 @@ def local_path(place: str) -> Path:
     """Of a path, or of the address of one: `file:///data/store`. Absolute: executors have another directory."""
     if place.lower().startswith("file:"):
         return Path(unquote(urlsplit(place).path))
-    return Path(place).expanduser().absolute()
+    path = Path(place)
+    with contextlib.suppress(RuntimeError):  # nobody's home: the name is meant as it stands
+        path = path.expanduser()
+    return path.absolute()
 
 
 def file_system(uri: str) -> tuple[Any, str]:

@@ -99,6 +99,18 @@ class CommitLog:
                 raise IllegalMessage(f"the record of {size} bytes does not fit in a segment of {self.files.file_bytes}")
             at += 1
 
+    def make_room(self, drafts: list[Draft]) -> None:
+        """See that all of these go into one segment, so that no full disk comes between them.
+
+        Raises DiskFull, and IllegalMessage rather than begin a segment for what cannot be stored.
+        """
+        room = 0 if self._current is None else self._current.end - self.end - layout.BLANK_RESERVE
+        if room >= len(drafts) * (self._max_body + _MOST_AROUND_BODY):
+            return
+        if room < sum([record.encoded_size(draft, self._with_crc) for draft in drafts]):
+            self.check(drafts)
+            self._roll()
+
     def append(
         self, drafts: list[Draft], cursors: dict[bytes, QueueCursor], now_ms: int, receipts: list[AppendedAt]
     ) -> int:

@@ -41,6 +41,7 @@ from pyromq.store.flusher import Flusher
 from pyromq.store.key_index import KeyIndex
 from pyromq.store.paths import StorePaths
 from pyromq.store.platform import SYNCS_WITH_FDATASYNC, what_to_do
+from pyromq.store.queue_cursor import queue_key
 from pyromq.store.queue_table import QueueTable, is_safe_topic
 from pyromq.store.reader import StoreReader, decode, to_bytes
 from pyromq.store.recover_points import RecoverPoints
@@ -332,6 +333,16 @@ class MessageStore(StoreReader):
         if platform.page_faults() == faults:
             self._append_unfaulted_seconds.record(seconds)
         return receipts
+
+    def append_together(self, drafts: list[Draft]) -> list[AppendedAt]:
+        """The same, all of them or none: a few, that are small beside a segment."""
+        self.close_run()
+        self._check_writable()
+        for draft in drafts:
+            if queue_key(draft.topic, draft.queue_id) not in self.queues.cursors:
+                self._add_queue(draft)
+        self.log.make_room(drafts)
+        return self.append(drafts)
 
     def open_run(self, run: LogRun, *, lingers: bool = False) -> bool:
         """Let a compiled loop append, message by message; False when only `append` can tell what is the matter.

@@ -17,6 +17,7 @@ from pathlib import Path
 from pyromq.config import StoreConfig
 from pyromq.errors import CorruptLog, StoreError
 from pyromq.records import layout, record
+from pyromq.records.scan import scan
 from pyromq.store import recovery
 from pyromq.store.checkpoint import AbortMark, Checkpoint, CheckpointFile, RecoverPoint, RecoverPointFile
 from pyromq.store.disk import Disk, OsDisk
@@ -26,6 +27,8 @@ from pyromq.store.segmented_file import Segment, SegmentedFile
 
 #: A broker that runs may remove old files while we look: then we look again, so often.
 LOOKS = 3
+#: Where a time is looked for, so many bytes are passed at once, if the last record in them is old enough.
+LOOK_BYTES = 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +135,8 @@ class _Look:
             path = files.path_of(files.end)
             ways_out = "stop the broker and look at the store with `pyromq store verify`"
             raise CorruptLog(path, files.end, f"no file holds what was durable below {point.synced}", ways_out)
+        if checkpoint.log_ms > point.timestamp_ms:  # RocketMQ has the store now, and does not know our point
+            return max(point.synced, end_by_time(files, checkpoint.log_ms))
         return point.synced
 
 
@@ -148,10 +153,18 @@ def end_by_time(files: SegmentedFile, durable_ms: int) -> int:
     if not begun:
         return files.start
     segment, at = begun[-1], 0
-    while size := _size_if_older(segment, at, before_ms):
+    while size := _older_bytes(segment, at, before_ms):
         at += size
     is_blank = at + layout.BLANK.size <= segment.size and _magic(segment, at) == layout.MAGIC_BLANK
     return segment.end if is_blank else segment.base + at
+
+
+def _older_bytes(segment: Segment, at: int, before_ms: int) -> int:
+    """The size of some records there that end with one older than a time; 0: there is none, or it is younger."""
+    found = scan(segment.buffer, at, min(at + LOOK_BYTES, segment.size), segment.base, False)
+    if found.records and found.last_timestamp_ms < before_ms:
+        return found.end - at
+    return _size_if_older(segment, at, before_ms)
 
 
 def _size_if_older(segment: Segment, at: int, before_ms: int) -> int:

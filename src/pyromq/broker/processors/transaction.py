@@ -104,9 +104,9 @@ class TransactionProcessor:
 
     @staticmethod
     def _half_of(request: EndTransaction, view: memoryview) -> Half:
-        if forms.topic_of(view) != forms.HALF_TOPIC:
+        half = forms.half_at(view)
+        if half is None:
             raise NotFound(f"the message at position {request.half_position} is not the half of a transaction")
-        half = forms.read_half(view)
         if half.key.group != request.producer_group:
             raise NoPermission(
                 f"the producer group wrong: the transaction is one of {half.key.group!r}, "

@@ -53,9 +53,8 @@ def is_half(draft: Draft) -> bool:
 
 def half_of(draft: Draft, producer_group: str) -> Draft:
     """The half of a message that was sent. Raises IllegalMessage."""
-    run = draft.properties
-    for foreign in (CHECKS, ORIGIN):  # of another transaction, in a message that somebody passes on
-        run = properties.remove(run, foreign)
+    # Those are of another transaction, in a message that somebody passes on.
+    run = properties.remove(draft.properties, CHECKS, ORIGIN)
     run = properties.put_if_absent(run, PRODUCER_GROUP, producer_group.encode())
     unique_key = properties.get(run, properties.UNIQUE_KEY)
     if unique_key is not None:
@@ -74,11 +73,28 @@ def half_of(draft: Draft, producer_group: str) -> Draft:
     )
 
 
+def half_at(view: memoryview) -> Half | None:
+    """What decisions need of a half message; None for a record that is not in the queue of halves.
+
+    Raises IllegalMessage for one that cannot be understood.
+    """
+    spans = _spans_of(view)
+    return _half(view, spans) if view[spans.topic : spans.topic_end] == HALF_TOPIC else None
+
+
 def read_half(view: memoryview) -> Half:
-    """What decisions need of a half message. Raises IllegalMessage for a record that is none."""
+    """The same of a record wherever it is. Raises IllegalMessage for one that is no half."""
+    return _half(view, _spans_of(view))
+
+
+def _spans_of(view: memoryview) -> record.Spans:
     spans = record.spans_of(view, 0, len(view))
     if isinstance(spans, str):
         raise IllegalMessage(f"not a record: {spans}")
+    return spans
+
+
+def _half(view: memoryview, spans: record.Spans) -> Half:
     _, _, _, _, _, offset, position, _, born_ms = layout.HEAD.unpack_from(view)
     (stored_ms,) = layout.STORED_AT.unpack_from(view, spans.store_timestamp_at)
     run = bytes(view[spans.properties : spans.properties_end])
@@ -98,13 +114,6 @@ def read_half(view: memoryview) -> Half:
         checks=max(properties.get_int(run, CHECKS) or 0, 0) if was_asked else 0,
         patience_ms=patience_ms,
     )
-
-
-def half_at(view: memoryview) -> Half:
-    """The same of any record. Raises IllegalMessage for one that is not in the queue of halves."""
-    if topic_of(view) != HALF_TOPIC:
-        raise IllegalMessage("the message is not the half of a transaction")
-    return read_half(view)
 
 
 def _patience_ms(run: bytes) -> int | None:
@@ -139,9 +148,7 @@ def committed(view: memoryview, store_host: PackedHost) -> Draft:
     draft = draft_of(view)
     topic, queue_id = real_place(draft.properties)
     _, _, _, _, _, _, position, _, _ = layout.HEAD.unpack_from(view)
-    run = draft.properties
-    for name in (properties.REAL_TOPIC, properties.REAL_QUEUE, ORIGIN):  # they were for us alone
-        run = properties.remove(run, name)
+    run = properties.remove(draft.properties, properties.REAL_TOPIC, properties.REAL_QUEUE, ORIGIN)  # for us alone
     return replace(
         draft,
         topic=topic,

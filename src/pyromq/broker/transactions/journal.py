@@ -1,11 +1,12 @@
 """The ledger of transactions and the store: read at the start, written from then on.
 
-What a crash does: a committed message and the record of its half's end are appended together, the message first. The
-log survives up to some point, so the end is never there without the message. If a crash comes between the two, the
-start finds the message, which says of which half it is, in the part of the log that was written last, and records the
-end. So a half that is committed, however often and by whomever, is one message. A copy of a half and the end of the one
-it replaces are appended together as well; if a crash separates them, the copies' common key tells. Where a restart goes
-on is saved only once everything that it relies on is on the disk.
+What a crash does: a committed message and the record of its half's end are appended together, the message first. A full
+disk takes both or neither, and the log survives up to some point: so the end is never there without the message, and
+only the last message of a log can be there without its end. If a crash came between the two, the start finds the
+message, which says of which half it is, in the part of the log that was written last, and records the end. So a half
+that is committed, however often and by whomever, is one message. A copy of a half and the end of the one it replaces
+are appended together as well; if a crash separates them, the copies' common key tells. Where a restart goes on is saved
+only once everything that it relies on is on the disk.
 
 Each end is recorded at once, with one record. RocketMQ gathers them for up to three seconds, and asks producers again
 for what it had gathered when it crashed; a record of some hundred bytes for each transaction is a small price.
@@ -79,9 +80,10 @@ class Journal:
             try:
                 half = forms.half_at(await self.store.message_soon(position))
             except (OffsetNotFound, CorruptStore, IllegalMessage):
-                continue  # it was the half of another broker, or is too old
-            current = self.ledger.begin(half.offset, half.key)
-            if current is not None:
+                half = None
+            # None: it was the half of another broker, or is too old.
+            current = None if half is None else self.ledger.begin(half.offset, half.key)
+            if half is not None and current is not None:
                 log.info("the half message at offset %d was committed right before the last stop", current)
                 self.record_end(current, half.key)
 
@@ -171,11 +173,9 @@ class Journal:
     def commit(self, offset: int, key: Key, message: Draft) -> AppendedAt:
         """Append the message of a half, and that the half has ended. Raises IllegalMessage, DiskFull, StoreFenced; then
         it has not."""
-        receipts = self._append_with_end(message, offset)
+        _, end = self._append_with_end(message, offset)
         self.ledger.ended(offset, key)
-        if len(receipts) == 1:
-            self._is_unrecorded(offset)
-        return receipts[-1]
+        return end
 
     def record_missing_ends(self) -> None:
         """Try again what a full disk did not take. Raises StoreFenced."""
@@ -187,13 +187,10 @@ class Journal:
         try:
             (receipt,) = self.writer.append([self._end_of(offset)])
         except DiskFull:
-            self._is_unrecorded(offset)
+            log.warning("there is no room to record that the transaction at half offset %d has ended", offset)
+            self._unrecorded.append(offset)
         else:
             self._recorded(receipt, offset)
-
-    def _is_unrecorded(self, offset: int) -> None:
-        log.warning("there is no room to record that the transaction at half offset %d has ended", offset)
-        self._unrecorded.append(offset)
 
     def _end_of(self, offset: int) -> Draft:
         ((draft, _),) = forms.op_drafts([offset], self._clock.now_ms(), self.store_host)
@@ -222,23 +219,17 @@ class Journal:
 
     def _replace(self, half: Half, draft: Draft, *, with_end: bool) -> AppendedAt:
         if with_end:
-            return self._append_with_end(draft, half.offset)[0]
+            copy, _ = self._append_with_end(draft, half.offset)
+            return copy
         (receipt,) = self.writer.append([draft])
         self._last = receipt
         return receipt
 
-    def _append_with_end(self, draft: Draft, offset: int) -> list[AppendedAt]:
-        """A record, and behind it the end of the half that it is made of; only the first when there is no more room."""
-        try:
-            receipts = self.writer.append([draft, self._end_of(offset)])
-        except DiskFull as full:
-            receipts = [receipt for receipt in full.receipts if isinstance(receipt, AppendedAt)]
-            if not receipts:
-                raise
-        self._last = receipts[-1]
-        if len(receipts) == 2:
-            self._recorded(receipts[1], offset)
-        return receipts
+    def _append_with_end(self, draft: Draft, offset: int) -> tuple[AppendedAt, AppendedAt]:
+        """A record, and behind it the end of the half that it is made of."""
+        made, end = self.writer.append_together([draft, self._end_of(offset)])
+        self._recorded(end, offset)
+        return made, end
 
     def _recorded(self, receipt: AppendedAt, offset: int) -> None:
         self._last = receipt

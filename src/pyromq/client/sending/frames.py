@@ -10,6 +10,7 @@ import struct
 import orjson
 
 from pyromq.client.sending.parcel import Parcel
+from pyromq.model.names import DEFAULT_TOPIC
 from pyromq.wire.codes import RequestCode
 from pyromq.wire.header import encode_header
 from pyromq.wire.requests import SendMessage, encode_request
@@ -24,12 +25,13 @@ MAX_PATTERNS = 4096
 
 
 class SendFrames:
-    """The frames of one producer."""
+    """The frames of one producer. `default_topic` is what brokers make a topic after that is not there."""
 
-    __slots__ = ("_group", "_patterns", "_topic_queues")
+    __slots__ = ("_default_topic", "_group", "_patterns", "_topic_queues")
 
-    def __init__(self, group: str, topic_queues: int) -> None:
+    def __init__(self, group: str, topic_queues: int, default_topic: str = DEFAULT_TOPIC) -> None:
         self._group = group
+        self._default_topic = default_topic
         self._topic_queues = topic_queues
         self._patterns: dict[tuple[str, int, bool, bool], bytes] = {}
 
@@ -46,6 +48,7 @@ class SendFrames:
         return kind(
             producer_group=self._group,
             topic=parcel.topic,
+            default_topic=self._default_topic,
             default_topic_queues=self._topic_queues,
             queue_id=queue_id,
             storage_flags=parcel.storage_flags,

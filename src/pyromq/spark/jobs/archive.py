@@ -11,20 +11,21 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from threading import Event
 from typing import cast
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import ConfigError
 from pyromq.spark.jobs import archive_writing
 from pyromq.spark.jobs.archive_plan import ArchivePlan, ArchiveReport
-from pyromq.spark.jobs.archive_ranges import Bounds, Step, next_step, within
+from pyromq.spark.jobs.archive_ranges import Bounds, Step, next_step, vanished, within
 from pyromq.spark.jobs.archive_source import ArchiveSource, SegmentsSource, TopicSource
 from pyromq.spark.jobs.archive_writing import SideTable, Written
 from pyromq.spark.jobs.decoding import Decoder, avro_decoder, json_decoder
@@ -36,7 +37,7 @@ from pyromq.spark.lake.compaction import compact, plan_rewrites
 from pyromq.spark.lake.model import Change, DataFile, Head, Lake
 from pyromq.spark.lake.opening import open_lake
 from pyromq.spark.lake.parquet_lake import ParquetLake
-from pyromq.spark.lake.place import place_at
+from pyromq.spark.lake.place import place_at, told
 
 __all__ = ["ArchivePlan", "ArchiveReport", "archive"]
 
@@ -65,7 +66,8 @@ def archive(
         lake or open_lake(plan.path, plan.format, options=plan.lake_options),
         clock or SystemClock(),
     )
-    return job.run()
+    with told(plan.path):
+        return job.run()
 
 
 def _source_of(spark: SparkSession, plan: ArchivePlan) -> ArchiveSource:
@@ -107,7 +109,11 @@ class _Archive:
         self._prepare()
         for lake in self._lakes():
             runs.begin(lake.place, self._run)
-        self._follow() if self._plan.follow else self._catch_up()
+        try:
+            self._follow() if self._plan.follow else self._catch_up()
+        except BaseException:
+            self._give_up()
+            raise
         self._finish()
         self._report.seconds = self._clock.monotonic() - began
         return self._report
@@ -132,6 +138,13 @@ class _Archive:
         for lake in self._lakes():
             self._clean(lake)
             lake.end(self._run, self._committed.get(lake.place.uri, set()))
+
+    def _give_up(self) -> None:
+        """Files that are in no commit go at once, as far as that works: perhaps it was they that filled the disk."""
+        with suppress(Exception):
+            for lake in self._lakes():
+                lake.settle()
+                lake.end(self._run, {file.path for file in lake.files()})
 
     # --- going on ----------------------------------------------------------------------------------------------------
 
@@ -164,7 +177,8 @@ class _Archive:
         """One commit; False when there is nothing."""
         head = self._lake.head()
         bounds = self._source.bounds()
-        bounds = bounds if target is None else within(bounds, target)
+        self._report.vanished = vanished(head.offsets, bounds, self._plan.wants)
+        bounds = bounds if target is None else within(bounds, target, head.offsets)
         step = next_step(
             head.offsets, bounds, self._begins(head, bounds),
             most=self._plan.max_offsets_per_commit, fails_on_loss=self._plan.fail_on_data_loss,
@@ -253,9 +267,20 @@ def _value_type(columns: str) -> pa.DataType:
 
 
 def _check_shape(head: Head, schema: pa.Schema, path: str) -> None:
-    if head.schema is not None and head.schema.names != schema.names:
+    if head.schema is None:
+        return
+    known, wanted = _columns(head.schema), _columns(schema)
+    if known != wanted:
         raise ConfigError(
-            f"the lake {path} has the columns {', '.join(head.schema.names)}, and {', '.join(schema.names)} are to be "
-            "archived: ask for the same ones, or archive into another path",
+            f"the lake {path} has the columns {', '.join(known)}, and {', '.join(wanted)} are to be archived: ask for "
+            "the same ones, or archive into another path",
             "columns",
         )
+
+
+def _columns(schema: pa.Schema) -> list[str]:
+    """Name and type of each, as Spark calls them: formats have names of their own. Iceberg has no small numbers."""
+    return [
+        f"{one.name} {one.dataType.simpleString()}".replace("tinyint", "int").replace("smallint", "int")
+        for one in from_arrow_schema(schema)
+    ]

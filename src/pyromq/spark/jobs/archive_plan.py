@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -76,6 +77,7 @@ class ArchivePlan:
         require(min(self.grace_s, self.safe_age_s) >= 0, "grace_s", self.grace_s, "times are not negative")
         self._check_source()
         self._check_schema()
+        self._check_bad_path()
         for name in self.columns or ():
             require(name in NAMES, "columns", name, f"messages have {', '.join(NAMES)}")
         require(
@@ -97,11 +99,21 @@ class ArchivePlan:
             wanted = "needs a schema" if self.schema is None else "takes no schema"
             raise ConfigError(f"decode = {self.decode} {wanted}", "schema")
 
+    def _check_bad_path(self) -> None:
+        same = self.bad_path is not None and self.bad_path.rstrip("/") == self.path.rstrip("/")
+        require(not same, "bad_path", self.bad_path, "bad rows go to a lake of their own")
+
     # --- what follows from it ----------------------------------------------------------------------------------------
 
     @property
     def since_ms(self) -> int | None:
         return None if self.from_ == EARLIEST else moment_ms(self.from_)
+
+    def wants(self, topic: str) -> bool:
+        """Is it one of a cluster's topics that the plan names?"""
+        if self.namesrv is None:
+            return False
+        return topic in self.topics or (self.pattern is not None and re.fullmatch(self.pattern, topic) is not None)
 
     @property
     def may_have_holes(self) -> bool:
@@ -152,6 +164,8 @@ class ArchiveReport:
     bytes: int = 0
     #: Messages that were removed from their queues before they could be archived.
     lost: int = 0
+    #: Queues that the lake knows and that could not be read any more at the end.
+    vanished: list[str] = field(default_factory=list)
     #: Small files that became large ones.
     compacted: int = 0
     #: Files of dead runs, and replaced ones, that were removed.
@@ -167,6 +181,11 @@ class ArchiveReport:
             said.append(f"{self.bad_rows:,} bodies could not be decoded: they are in the side table, with the reason.")
         if self.lost:
             said.append(f"{self.lost:,} messages were removed from their queues before they could be archived.")
+        if self.vanished:
+            said.append(
+                f"{len(self.vanished)} queues that the lake knows cannot be read any more, {self.vanished[0]} for one: "
+                "their topic was deleted, or their broker is away."
+            )
         if self.compacted:
             said.append(f"{self.compacted} small files were rewritten into larger ones.")
         if self.cleaned:

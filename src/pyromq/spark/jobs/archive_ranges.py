@@ -6,12 +6,21 @@ Between that and what the queue has now there may be a loss: it is told, and unl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from pyromq.errors import DataLoss
 from pyromq.spark.limits import shares
-from pyromq.spark.loss import Standing, gone, lose, made_anew, standing
+from pyromq.spark.loss import Standing, gone, made_anew, standing
 from pyromq.spark.queue_json import parse_queue_name
+
+log = logging.getLogger("pyromq.spark")
+
+WHAT_TO_DO = (
+    "To archive what is left allow the loss (fail_on_data_loss = False, or --skip-lost); archive more often than "
+    "brokers remove messages"
+)
 
 #: Of a queue, as `topic@broker@id`: its first offset, and the one behind its last.
 Bounds = Mapping[str, tuple[int, int]]
@@ -51,19 +60,25 @@ def next_step(
 
 def _start(queue: str, wanted: int, first: int, end: int, *, fails_on_loss: bool) -> int:
     found = standing(wanted, first, end)
-    if found is Standing.TOO_OLD:
-        lose(gone(parse_queue_name(queue), wanted, first), fails=fails_on_loss, goes_on="reading begins there")
-        return first
-    if found is Standing.AHEAD:
-        lose(made_anew(parse_queue_name(queue), wanted, end), fails=fails_on_loss, goes_on="it is read anew")
-        return first
-    return wanted
+    if found is Standing.WITHIN:
+        return wanted
+    name = parse_queue_name(queue)
+    said = gone(name, wanted, first) if found is Standing.TOO_OLD else made_anew(name, wanted, end)
+    if fails_on_loss:
+        raise DataLoss(f"{said}. {WHAT_TO_DO}")
+    log.warning("%s; the archive goes on at offset %d", said, first)
+    return first
 
 
-def within(bounds: Bounds, target: Bounds) -> dict[str, tuple[int, int]]:
-    """Not beyond what there was when the job began: one that does not follow has an end."""
+def within(bounds: Bounds, target: Bounds, reached: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    """Not beyond what there was when the job began: one that does not follow has an end. Another may be further."""
     return {
-        queue: (first, max(first, min(end, target[queue][1])))
+        queue: (first, max(first, min(end, max(target[queue][1], reached.get(queue, 0)))))
         for queue, (first, end) in bounds.items()
         if queue in target
     }
+
+
+def vanished(reached: Mapping[str, int], bounds: Bounds, is_wanted: Callable[[str], bool]) -> list[str]:
+    """The queues of wanted topics that the lake knows and that cannot be read now."""
+    return [queue for queue in sorted(reached.keys() - bounds.keys()) if is_wanted(parse_queue_name(queue).topic)]

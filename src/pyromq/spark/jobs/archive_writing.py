@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 from pyromq.spark.jobs.decoding import Decoder, decoded
 from pyromq.spark.lake.compaction import attempt_name
 from pyromq.spark.lake.model import DataFile, Target
-from pyromq.spark.lake.place import place_at
+from pyromq.spark.lake.place import place_at, told
 from pyromq.spark.lake.writing import TableWriter, spans, split
 
 RESULT = "file STRING, kind STRING"
@@ -62,12 +62,14 @@ def _task(target: Target, side: SideTable | None) -> Callable[[Iterator[pa.Recor
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         name = attempt_name(target.run)
         writer = TableWriter(place_at(target.uri), target, name)
-        if side is None:
-            for batch in batches:
-                writer.write(batch)
-            yield _described({GOOD: writer.close()})
-        else:
-            yield _described(_with_side(batches, writer, side, name))
+        with told(target.uri):
+            if side is None:
+                for batch in batches:
+                    writer.write(batch)
+                found = {GOOD: writer.close()}
+            else:
+                found = _with_side(batches, writer, side, name)
+        yield _described(found)
 
     return task
 

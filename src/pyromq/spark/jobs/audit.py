@@ -23,11 +23,19 @@ from pyromq.clock import Clock, SystemClock
 from pyromq.config import StoreConfig
 from pyromq.errors import ConfigError
 from pyromq.spark.jobs.audit_backup import ChunkResult, OffsetJoin, audit_chunk
-from pyromq.spark.jobs.audit_index import IndexTask, audit_index
+from pyromq.spark.jobs.audit_index import (
+    IndexTask,
+    audit_index,
+    file_tasks,
+    index_check,
+    is_as_written,
+    new_report,
+)
 from pyromq.spark.jobs.audit_segment import SegmentResult, SegmentTask, audit_segment
 from pyromq.spark.jobs.backup_target import target_of
 from pyromq.spark.jobs.progress import Progress, silent
 from pyromq.spark.jobs.spread import spread
+from pyromq.spark.store_places import local_path
 from pyromq.store import platform
 from pyromq.store.disk import OsDisk
 from pyromq.store.inspect import detect
@@ -47,7 +55,7 @@ class AuditPlan:
     path: str
     #: Where the log of a store is, if it is not in its directory and the store does not tell.
     commit_log: str | None = None
-    #: Look at the key index too: one task goes along the whole log for it.
+    #: Look at the key index too.
     index: bool = True
     #: Slots and entries of index files, where their length and content do not tell.
     index_slots: int | None = None
@@ -126,7 +134,7 @@ def _audit_store(spark: SparkSession, plan: AuditPlan, target: Target, progress:
     disk = OsDisk(StorePaths(root).staging)
     config = detect(
         root,
-        commit_log=Path(plan.commit_log) if plan.commit_log else None,
+        commit_log=local_path(plan.commit_log) if plan.commit_log else None,
         disk=disk,
         index_slots=plan.index_slots,
         index_entries=plan.index_entries,
@@ -195,6 +203,12 @@ def _audit_index(
         live,
         plan.max_findings,
     )
+    report = new_report(task)
+    files = index_check(task, report, check.segments).files
+    tasks = file_tasks(task, files)
+    if tasks is not None and all(spread(spark, tasks, is_as_written, what="index files checked", progress=progress)):
+        report.index_entries += sum(file.count - 1 for file in files)
+        return report
     [report] = spread(spark, [task], audit_index, what="key index checked", progress=progress)
     return report
 

@@ -166,6 +166,8 @@ class CompareReport:
             "are the same" if self.same else f"differ in {len(self.differences)} of {len(self.stretches)} segments"
         )
         lines = [f"{self.plan.left} and {self.plan.right} {verdict}, {where}."]
+        if self.start == self.end:
+            lines = [f"{self.plan.left} and {self.plan.right} have no part of a log in common: nothing was compared."]
         lines += [f"From position {each.differs_at} on: {each.what}." for each in self.differences]
         behind = self.left_end - self.right_end
         if behind:
@@ -183,12 +185,12 @@ class CompareReport:
 def compare(spark: SparkSession, plan: ComparePlan, progress: Progress = silent) -> CompareReport:
     """Raises StoreError, BackupError, ConfigError, OSError."""
     left, right = source_of(plan.left), source_of(plan.right)
-    if left.segment_bytes != right.segment_bytes:
+    start, end = max(left.start, right.start), min(left.end, right.end)
+    if start < end and left.segment_bytes != right.segment_bytes:  # a store without a message has no segment yet
         raise BackupError(
             f"{plan.left} has segments of {left.segment_bytes} bytes and {plan.right} of {right.segment_bytes}: "
             "they are not the same log"
         )
-    start, end = max(left.start, right.start), min(left.end, right.end)
     pieces = segment_ranges(start, end, left.segment_bytes)
     found = spread(spark, pieces, partial(compare_stretch, left, right), what="segments compared", progress=progress)
     return CompareReport(plan, start, max(start, end), left.end, right.end, tuple(found))

@@ -1,8 +1,7 @@
-"""Audit, the key index: one task goes along the whole log, as the index was written.
+"""Audit, the key index: each file is written once more, in memory, and compared as a whole, each by a task.
 
-Each file is written once more, in memory, and compared as a whole: that is quick, and an intact index needs no more.
-Where bytes differ, or something about the files is unusual, the index is checked entry by entry as `pyromq store
-verify` does, which tells what is wrong.
+That is quick, and an intact index needs no more. Where bytes differ, or something about the files is unusual, one task
+goes along the whole log and checks the index entry by entry as `pyromq store verify` does, which tells what is wrong.
 """
 
 from __future__ import annotations
@@ -29,70 +28,116 @@ from pyromq.store.verify_report import VerifyReport
 BLOCK = 8 << 20
 
 
+#: Path and base of a segment, and its stretches of good records.
+Stretches = tuple[Path, int, tuple[tuple[int, int], ...]]
+
+
 @dataclass(frozen=True, slots=True)
 class IndexTask:
     """The key index against the whole log, in its order: one task."""
 
     config: StoreConfig
     kept: KeptIndex
-    #: Path and base of each segment, and its stretches of good records.
-    segments: tuple[tuple[Path, int, tuple[tuple[int, int], ...]], ...]
+    segments: tuple[Stretches, ...]
     bad: tuple[tuple[int, int], ...]
     end: int
     live: bool
     max_findings: int
 
 
-def audit_index(task: IndexTask) -> VerifyReport:
-    """Raises OSError."""
-    config = task.config
-    paths = StorePaths.of(config)
-    disk = OsDisk(paths.staging)
-    report = VerifyReport(paths.root, paths.commit_log, live=task.live, max_findings=task.max_findings)
-    segments = [Segment(disk, path, base, config.segment_bytes, writable=False) for path, base, _ in task.segments]
-    log = Log(segments, config.segment_bytes)
+@dataclass(frozen=True, slots=True)
+class IndexFileTask:
+    """One file of an index."""
+
+    config: StoreConfig
+    path: Path
+    #: Those with the records of this file, and with what is behind them up to `until`.
+    segments: tuple[Stretches, ...]
+    #: The position of the record that its first key is of; and up to where there must be no key behind its last one.
+    first: int
+    until: int
+
+
+def file_tasks(task: IndexTask, files: list[IndexFileView]) -> list[IndexFileTask] | None:
+    """A task for each file; None: the index, or the log, is not as usual."""
+    firsts = [file.entry(1)[1] if file.count > 1 else -1 for file in files]
+    if task.bad or any(first < 0 for first in firsts) or firsts != sorted(set(firsts)):
+        return None
+    size = task.config.segment_bytes
+    return [
+        IndexFileTask(
+            task.config,
+            file.path,
+            tuple(
+                each for each in task.segments if each[1] + size > first and each[1] < max(until, file.end_position + 1)
+            ),
+            first,
+            until,
+        )
+        for file, first, until in zip(files, firsts, [*firsts[1:], task.kept.complete_to], strict=True)
+    ]
+
+
+def is_as_written(task: IndexFileTask) -> bool:
+    """Whether a file is what the log asks for; False also when that cannot be told so quickly. Raises OSError."""
+    disk = OsDisk(StorePaths.of(task.config).staging)
+    mapped = disk.open_mapped(task.path, writable=False)
+    file = IndexFileView(task.path, mapped, task.config.index_slots, task.config.index_entries)
+    segments = _opened(disk, task.config, task.segments)
+    again = _WrittenAgain(task.config, _stretches(segments, task.segments), task.first)
+    is_same = again.is_file(file) and again.has_no_keys_up_to(task.until)
+    for segment in segments:
+        segment.close()
+    mapped.close()
+    return is_same
+
+
+def index_check(task: IndexTask, report: VerifyReport, segments: list[Segment]) -> IndexCheck:
+    log = Log(segments, task.config.segment_bytes)
     log.end = task.end
     for start, end in task.bad:
         log.add_bad(start, end)
-    index = IndexCheck(disk, paths, config, report, log, task.kept)
-    stretches = [
-        (segment, start, end)
-        for segment, (_, _, good) in zip(segments, task.segments, strict=True)
-        for start, end in good
-    ]
-    if not task.bad and _WrittenAgain(config, stretches).is_same(index.files, task.kept.complete_to):
-        report.index_entries += sum(file.count - 1 for file in index.files)
-    else:
-        for segment, start, end in stretches:
-            for low, high in in_slices(segment.buffer, [(start, end)]):
-                index.take(segment.buffer, low, high)
-        index.finish()
+    paths = StorePaths.of(task.config)
+    return IndexCheck(OsDisk(paths.staging), paths, task.config, report, log, task.kept)
+
+
+def new_report(task: IndexTask) -> VerifyReport:
+    paths = StorePaths.of(task.config)
+    return VerifyReport(paths.root, paths.commit_log, live=task.live, max_findings=task.max_findings)
+
+
+def audit_index(task: IndexTask) -> VerifyReport:
+    """Entry by entry. Raises OSError."""
+    report = new_report(task)
+    segments = _opened(OsDisk(StorePaths.of(task.config).staging), task.config, task.segments)
+    index = index_check(task, report, segments)
+    for segment, start, end in _stretches(segments, task.segments):
+        for low, high in in_slices(segment.buffer, [(start, end)]):
+            index.take(segment.buffer, low, high)
+    index.finish()
     for segment in segments:
         segment.close()
     return report
 
 
-class _WrittenAgain:
-    """The files of an index, written once more from the log."""
+def _opened(disk: OsDisk, config: StoreConfig, segments: tuple[Stretches, ...]) -> list[Segment]:
+    return [Segment(disk, path, base, config.segment_bytes, writable=False) for path, base, _ in segments]
 
-    def __init__(self, config: StoreConfig, stretches: list[tuple[Segment, int, int]]) -> None:
+
+def _stretches(segments: list[Segment], told: tuple[Stretches, ...]) -> list[tuple[Segment, int, int]]:
+    return [(segment, start, end) for segment, (_, _, good) in zip(segments, told, strict=True) for start, end in good]
+
+
+class _WrittenAgain:
+    """A file of an index, written once more from the log."""
+
+    def __init__(self, config: StoreConfig, stretches: list[tuple[Segment, int, int]], position: int) -> None:
         self._config = config
         self._stretches = stretches
         #: Where in the log the next key is looked for.
-        self._position = 0
+        self._position = position
 
-    def is_same(self, files: list[IndexFileView], complete_to: int) -> bool:
-        """Whether every file is what the log asks for; False also when that cannot be told so quickly."""
-        for number, file in enumerate(files):
-            first = file.entry(1)[1] if file.count > 1 else -1
-            if first < 0 or (number and first < self._position) or not self._is_file(file, first, is_later=number > 0):
-                return False
-        return not files or self._position >= complete_to or self._keys_up_to(complete_to) == 0
-
-    def _is_file(self, file: IndexFileView, first: int, *, is_later: bool) -> bool:
-        if is_later and self._keys_up_to(first):
-            return False  # keys between two files are in neither
-        self._position = first
+    def is_file(self, file: IndexFileView) -> bool:
         room = memoryview(mmap.mmap(-1, index_file_bytes(self._config)))
         cursor = IndexCursor(room, self._config.index_slots, self._config.index_entries)
         cursor.limit = file.count
@@ -142,13 +187,13 @@ class _WrittenAgain:
             bytes(view[at : min(at + BLOCK, end)]) == bytes(file.buffer[at : min(at + BLOCK, end)]) for at in places
         )
 
-    def _keys_up_to(self, position: int) -> int:
-        """How many keys there are from here to a position; 1 is as good as many."""
+    def has_no_keys_up_to(self, position: int) -> bool:
+        """Behind the file's last record there is none with a key before a position."""
         scratch = memoryview(bytearray(key_index.HEADER.size + 4 + 3 * key_index.ENTRY.size))
         for segment, start, end in self._stretches:
             at, limit = max(start, self._position - segment.base), min(end, position - segment.base)
             if at < limit:
                 cursor = IndexCursor(scratch, 1, 2)
                 if index_keys(segment.buffer, at, limit, cursor) < limit or cursor.count > 1:
-                    return 1
-        return 0
+                    return False
+        return True

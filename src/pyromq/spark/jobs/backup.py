@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 from pyspark.sql import SparkSession
 
@@ -22,6 +21,7 @@ from pyromq.errors import ConfigError
 from pyromq.spark.jobs.backup_target import target_of
 from pyromq.spark.jobs.progress import Progress, silent
 from pyromq.spark.jobs.spread import spread
+from pyromq.spark.store_places import local_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,10 @@ def backup(
     started = clock.monotonic()
     target = target_of(plan.target)
     step = making.prepare(
-        Path(plan.store),
+        local_path(plan.store),
         target,
         name=plan.name,
-        commit_log=Path(plan.commit_log) if plan.commit_log else None,
+        commit_log=local_path(plan.commit_log) if plan.commit_log else None,
         new_series=plan.new_series,
         clock=clock,
     )

@@ -10,15 +10,14 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import BinaryIO, cast
-from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
 from pyarrow import fs
 
 from pyromq.backup.target import UNFINISHED, LocalTarget, Part, Target
 from pyromq.errors import ConfigError
+from pyromq.spark.store_places import is_remote, local_path
 
 #: Where a file appears at once, with its last byte. Renaming copies there.
 OBJECT_STORES = ("s3", "gcs", "abfs")
@@ -26,11 +25,8 @@ OBJECT_STORES = ("s3", "gcs", "abfs")
 
 def target_of(place: str) -> Target:
     """A directory, or a URI. Raises ConfigError for a URI that nobody knows."""
-    scheme = urlsplit(place).scheme
-    if scheme == "file":
-        return LocalTarget(Path(unquote(urlsplit(place).path)))
-    if "://" not in place:
-        return LocalTarget(Path(place))
+    if not is_remote(place):
+        return LocalTarget(local_path(place))
     _file_system(place)
     return ArrowTarget(place)
 

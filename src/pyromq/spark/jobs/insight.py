@@ -5,7 +5,8 @@
     report.page          # an HTML file that needs nothing but itself
 
 The tables are Parquet below `output/tables`: cube, topics, volume, tags, queues, latency, latency_all, and where there
-is something to tell failures, failed, consuming and lag. A run replaces the tables of the one before.
+is something to tell failures, failed, consuming and lag. A run replaces what the one before wrote; `report.tables`
+names its own, as a table that it has nothing for stays as it was.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from pyromq.spark.jobs.insight_sources import ClusterSource, MessageSource, Span
 from pyromq.spark.jobs.insight_tables import DEAD, RETRY, SYSTEM, USER
 from pyromq.spark.jobs.progress import Progress, silent
 from pyromq.spark.lag_history import LAG_DDL
+from pyromq.spark.store_places import is_remote, local_path
 
 PAGE = "insight.html"
 TABLES = "tables"
@@ -104,6 +106,8 @@ def insight(
     spark: SparkSession, plan: InsightPlan, progress: Progress = silent, clock: Clock | None = None
 ) -> InsightReport:
     """Raises ConfigError, and what the sources raise: TopicNotFound, Unreachable, LakeError and the like."""
+    if plan.lag is not None and not is_remote(plan.lag) and not local_path(plan.lag).exists():
+        raise ConfigError(f"there is no lag history {plan.lag}: a stream's listener writes one", "lag")
     return insight_of(spark, _source(spark, plan), plan, progress, clock or SystemClock())
 
 

@@ -194,14 +194,25 @@ def _topic_row(one: TopicFacts, found: Findings, colour: str) -> list[str]:
 
 def _queues(found: Findings) -> str:
     by_topic = {topic: list(queues) for topic, queues in groupby(found.queues, key=lambda one: one.topic)}
-    rows = [(topic, [_queue_cell(one) for one in queues[:MOST_QUEUES]]) for topic, queues in by_topic.items()]
+    rows = [(topic, [_queue_cell(one) for one in _busiest(queues)]) for topic, queues in by_topic.items()]
     rows = [(topic, cells) for topic, cells in rows if len(cells) > 1][:MOST_ROWS]
     return _section(
         "Queues",
         "How much each queue gets against its fair share: 1 is fair, 2 is twice as much, 0 is nothing. "
-        "A hot queue has one consumer that works more than the others.",
+        "A hot queue has one consumer that works more than the others."
+        + _some_of(max(map(len, by_topic.values()), default=0)),
         heat(rows) if rows else "",
     )
+
+
+def _busiest(queues: list[QueueFacts]) -> list[QueueFacts]:
+    """As many as there is room for, in their order."""
+    shown = sorted(queues, key=lambda one: -one.messages)[:MOST_QUEUES]
+    return [one for one in queues if one in shown] if len(queues) > MOST_QUEUES else queues
+
+
+def _some_of(most: int) -> str:
+    return f" Of topics with more than {MOST_QUEUES}, the busiest {MOST_QUEUES}." if most > MOST_QUEUES else ""
 
 
 def _queue_cell(one: QueueFacts) -> Cell:

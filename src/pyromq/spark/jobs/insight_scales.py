@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from pyromq.spark.decode_rules import FIRST_MS, LAST_MS
+
 SECOND = 1000
 MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE
@@ -93,7 +95,8 @@ def clock_time(at_ms: float, step_ms: int) -> str:
 
 
 def _utc(at_ms: float) -> datetime:
-    return datetime.fromtimestamp(at_ms / 1000, UTC)
+    """Windows may begin before the first moment that a calendar has, and end behind the last."""
+    return datetime.fromtimestamp(min(max(at_ms, FIRST_MS), LAST_MS) / 1000, UTC)
 
 
 # --- windows ---------------------------------------------------------------------------------------------------------

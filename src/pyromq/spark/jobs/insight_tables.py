@@ -28,6 +28,8 @@ PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
 #: Of what is born after it is stored, by two clocks that disagree.
 EARLY = -1
 EXACT_MS = 16
+#: Of one topic on one broker: more than anybody has.
+MOST_QUEUES = 1 << 16
 RANGES_PER_DOUBLING = 8
 
 
@@ -57,10 +59,11 @@ def window_start(at: Column, window_ms: int) -> Column:
 
 
 def cube(messages: DataFrame, window_ms: int) -> DataFrame:
-    """See the module. `messages` has the columns of VOLUME_COLUMNS."""
+    """See the module. `messages` has the columns of VOLUME_COLUMNS; those without a store time are of no window."""
     latency = F.unix_millis("store_ts") - F.unix_millis("born_ts")
     return (
-        messages.select(
+        messages.where(F.col("store_ts").isNotNull())
+        .select(
             window_start(F.col("store_ts"), window_ms).alias("window"),
             "topic",
             kind_of(F.col("topic")).alias("kind"),
@@ -114,13 +117,12 @@ def tags(counted: DataFrame) -> DataFrame:
 
 def queues(counted: DataFrame) -> DataFrame:
     """With how many times its fair share each queue gets. A queue with a number below the largest one that is seen is
-    there, though nothing may have been sent to it."""
+    there, though nothing may have been sent to it; unless that number can be none."""
     found = counted.groupBy("topic", "kind", "broker", "queue_id").agg(*_counts())
-    numbers = found.groupBy("topic", "kind", "broker").agg(F.max("queue_id").alias("last"))
-    every = numbers.select(
-        "topic", "kind", "broker", F.explode(F.sequence(F.lit(0), F.greatest("last", F.lit(0)))).alias("queue_id")
-    )
-    joined = every.join(found, ["topic", "kind", "broker", "queue_id"], "left").fillna(0, ["messages", "bytes"])
+    possible = F.col("queue_id").between(0, MOST_QUEUES - 1)
+    numbers = found.where(possible).groupBy("topic", "kind", "broker").agg(F.max("queue_id").alias("last"))
+    every = numbers.select("topic", "kind", "broker", F.explode(F.sequence(F.lit(0), "last")).alias("queue_id"))
+    joined = every.join(found, ["topic", "kind", "broker", "queue_id"], "full").fillna(0, ["messages", "bytes"])
     of_topic = Window.partitionBy("topic")
     return joined.withColumn("share", F.try_divide("messages", F.sum("messages").over(of_topic))).withColumn(
         "times_fair", F.col("share") * F.count("*").over(of_topic)

@@ -36,6 +36,7 @@ from pyromq.spark.jobs.progress import Progress, silent
 from pyromq.spark.jobs.rebuild_index import IndexTask, Survey, plan_files, survey, write_index
 from pyromq.spark.jobs.rebuild_queues import LogPart, QueueWriter, RunKey, RunValue, runs_of
 from pyromq.spark.jobs.spread import spread, watched
+from pyromq.spark.store_places import local_path
 from pyromq.store import log_place, platform
 from pyromq.store.checkpoint import AbortMark, Checkpoint, CheckpointFile, RecoverPoint, RecoverPointFile
 from pyromq.store.consume_queue import ConsumeQueue
@@ -108,8 +109,8 @@ def rebuild(
 def config_of(plan: RebuildPlan) -> StoreConfig:
     """The lengths that the store's files have, or those that were said. Raises StoreError."""
     found = detect(
-        Path(plan.store),
-        commit_log=Path(plan.commit_log) if plan.commit_log else None,
+        local_path(plan.store),
+        commit_log=local_path(plan.commit_log) if plan.commit_log else None,
         index_slots=plan.index_slots,
         index_entries=plan.index_entries,
     )
@@ -143,10 +144,14 @@ class _Rebuild:
             self._spark, parts, partial(survey, self._config), what="segments verified", progress=self._progress
         )
         shutil.rmtree(self._paths.staging, ignore_errors=True)
-        for directory in ("consumequeue", "index", "drafts"):
-            (self._made / directory).mkdir(parents=True)
-        ends = self._make_queues(parts, log)
-        index = self._make_index(surveys, log)
+        try:
+            for directory in ("consumequeue", "index", "drafts"):
+                (self._made / directory).mkdir(parents=True)
+            ends = self._make_queues(parts, log)
+            index = self._make_index(surveys, log)
+        except BaseException:
+            shutil.rmtree(self._made, ignore_errors=True)  # a disk that is full needs the room
+            raise
         self._put_in_place(log, surveys, ends, index)
         return RebuildReport(
             store=str(self._config.root),

@@ -9,6 +9,7 @@ be sent when something fails is the sink's mode.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from datetime import UTC, datetime
 from threading import Event
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException, ParseException
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
@@ -30,7 +31,10 @@ from pyromq.spark.jobs.progress import Progress, silent
 from pyromq.spark.jobs.replay_pace import paced, portion
 from pyromq.spark.jobs.replay_rows import DDL, Goal, to_messages
 from pyromq.spark.lake.opening import FORMATS, open_lake, rows_of
+from pyromq.spark.lake.place import told
 from pyromq.spark.options import connection_of
+
+log = logging.getLogger("pyromq.spark")
 
 ORDERS = ("queue", "key", "none")
 #: Brokers know a row by the task that sends it and by its number there, so a queue has a task of its own: then they are
@@ -40,6 +44,8 @@ _BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _BUFFER_BYTES = "spark.sql.execution.pandas.udf.buffer.size"
 #: A batch has no more rows than this, however high the rate.
 MOST_ROWS = 5000
+#: The last moment that has a date.
+LAST_MS = int(datetime(9999, 12, 31, tzinfo=UTC).timestamp()) * 1000
 _SOURCE_QUEUE = ("topic", "broker", "queue_id")
 
 
@@ -71,11 +77,22 @@ class ReplayPlan:
     def __post_init__(self) -> None:
         require(self.format in FORMATS, "format", self.format, f"it is one of {', '.join(FORMATS)}")
         require(self.order in ORDERS, "order", self.order, f"it is one of {', '.join(ORDERS)}")
-        require(self.rate >= 0, "rate", self.rate, "it is a number of messages a second, or 0 for no limit")
-        for name, text in (("since", self.since), ("until", self.until)):
-            require(text is None or moment_ms(text) is not None, name, text, "it is a time as in 2026-01-31T12:00:00Z")
+        wanted = "it is a number of messages a second, or 0 for no limit"
+        require(0 <= self.rate < float("inf"), "rate", self.rate, wanted)
+        self._check_times()
         if self.topic is not None and self.prefix:
             raise ConfigError("topic sends all messages to one topic, prefix to several: give one of them", "prefix")
+
+    def _check_times(self) -> None:
+        moments = []
+        for name, text in (("since", self.since), ("until", self.until)):
+            found = None if text is None else moment_ms(text)
+            fits = text is None or (found is not None and found <= LAST_MS)
+            require(fits, name, text, "it is a time as in 2026-01-31T12:00:00Z")
+            moments.append(found)
+        since, until = moments
+        if since is not None and until is not None and since >= until:
+            raise ConfigError(f"nothing was stored from {self.since} on and before {self.until}", "until")
 
     def settings(self) -> dict[str, str]:
         """The options of the sink."""
@@ -105,11 +122,16 @@ def replay(
     """Raises LakeError, ConfigError for a filter that cannot be understood, TopicNotFound."""
     clock = clock or SystemClock()
     began = clock.monotonic()
-    rows = chosen(rows_of(spark, open_lake(plan.path, plan.format, options=plan.lake_options)), plan)
-    counts = _counts(rows)
+    with told(plan.path):
+        rows = chosen(rows_of(spark, open_lake(plan.path, plan.format, options=plan.lake_options)), plan)
+    with _understood(plan):
+        counts = _counts(rows)
     total = sum(counts.values())
     progress("messages replayed", 0, total)
     goals = _goals({queue.topic for queue in counts}, plan)
+    again = sorted(topic for topic, goal in goals.items() if goal.topic == topic)
+    if again:
+        log.warning("what was archived from %s goes into it again; an archive takes it in once more", ", ".join(again))
     if counts:
         at_once = min(len(counts), spark.sparkContext.defaultParallelism)
         tasks = len(counts) if plan.mode == IDEMPOTENT else at_once
@@ -136,9 +158,18 @@ def chosen(rows: DataFrame, plan: ReplayPlan) -> DataFrame:
             rows = rows.where(f"store_ts {sign} {moment} AND date {day_sign} date'{_utc_day(at_ms)}'")
     if plan.where is None:
         return rows
-    try:
+    with _understood(plan):
         return rows.where(plan.where)
-    except (AnalysisException, ParseException) as why:
+
+
+@contextmanager
+def _understood(plan: ReplayPlan) -> Iterator[None]:
+    """What Spark has against a condition it says when it reads it, or when it comes to the row. Raises ConfigError."""
+    try:
+        yield
+    except PySparkException as why:
+        if plan.where is None:
+            raise
         first = str(why).strip().partition("\n")[0]
         raise ConfigError(f"where = {plan.where!r} cannot be understood: {first}", "where") from why
 

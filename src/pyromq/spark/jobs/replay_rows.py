@@ -19,8 +19,6 @@ from pyromq.records import property_names as names
 
 REPLAYED_FROM = "REPLAYED_FROM"
 REPLAYED_ID = "REPLAYED_ID"
-#: Marks of our own writers: they speak of the first time.
-OWN_PREFIX = "PYROMQ_"
 
 SCHEMA = pa.schema(
     [
@@ -51,8 +49,8 @@ class Goal(NamedTuple):
 
 
 def is_kept(name: str) -> bool:
-    """Whether a property is sent again."""
-    return name not in names.RESERVED and not name.startswith(OWN_PREFIX)
+    """Whether a property is sent again. Marks of our own writers speak of the first time."""
+    return name not in names.RESERVED and not name.startswith(names.OWN_PREFIX)
 
 
 def replayed_properties(

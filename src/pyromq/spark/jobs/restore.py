@@ -10,22 +10,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from pyromq.backup import checking, restoring
 from pyromq.backup.checking import CheckReport
 from pyromq.backup.history import wanted
-from pyromq.backup.manifest import Chunk
-from pyromq.backup.pieces import Restored, restore_segment
-from pyromq.backup.planning import SegmentPlan, Until
+from pyromq.backup.pieces import restore_segment
+from pyromq.backup.planning import Until
 from pyromq.backup.restoring import RestoreReport
-from pyromq.backup.target import Target
 from pyromq.errors import ConfigError
 from pyromq.spark.jobs.backup_target import target_of
 from pyromq.spark.jobs.progress import Progress, silent
 from pyromq.spark.jobs.spread import spread
+from pyromq.spark.store_places import local_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,25 +53,18 @@ def restore(spark: SparkSession, plan: RestorePlan, progress: Progress = silent)
     """Raises BackupError, CorruptBackup, ConfigError, OSError."""
     target = target_of(plan.target)
     until = Until(plan.until_ms, plan.until_position)
-    begun = restoring.begin(target, Path(plan.directory), number=plan.manifest, until=until)
-    work = partial(_restore_one, target, restoring.log_of(begun))
-    restored = spread(spark, begun.segments, work, what="segments restored", progress=progress)
-    return restoring.finish(target, begun, restored)
-
-
-def _restore_one(target: Target, directory: Path, plan: SegmentPlan) -> Restored:
-    return restore_segment(target, directory, plan)
+    begun = restoring.begin(target, local_path(plan.directory), number=plan.manifest, until=until)
+    work = partial(restore_segment, target, restoring.log_of(begun))
+    with restoring.claimed(begun):
+        restored = spread(spark, begun.segments, work, what="segments restored", progress=progress)
+        return restoring.finish(target, begun, restored)
 
 
 def check(spark: SparkSession, target: str, *, manifest: int | None = None, progress: Progress = silent) -> CheckReport:
     """Every chunk and small file of a backup. Raises BackupError, CorruptBackup (the manifest itself), OSError."""
     place = target_of(target)
     made = wanted(place, manifest)
-    work = partial(_check_one, place, made.segment_bytes)
+    work = partial(checking.finding_in, place, made.segment_bytes)
     found = spread(spark, made.chunks, work, what="chunks checked", progress=progress)
     small = checking.check_small_files(place, made)
     return CheckReport(made, (*small, *(each for each in found if each is not None)))
-
-
-def _check_one(target: Target, segment_bytes: int, chunk: Chunk) -> checking.BackupFinding | None:
-    return checking.finding_in(target, segment_bytes, chunk)

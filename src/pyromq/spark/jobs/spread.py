@@ -1,11 +1,14 @@
 """Work on many pieces, spread over the executors of a Spark session: results in order, progress on the way, our errors.
 
 `work` and the pieces go to other processes, so both must be picklable: a function of a module, or a `partial` of one,
-and frozen dataclasses. An error of ours that a piece raises comes back as what it was, not as a page of Java.
+and frozen dataclasses. An error of ours that a piece raises comes back as what it was, not as a page of Java, and so
+does what a file system says that a second attempt will not change: a full disk, a file that may not be read. Spark
+tries a piece again that failed otherwise.
 """
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
@@ -21,6 +24,11 @@ from pyromq.spark.jobs.progress import Progress, silent
 
 #: Somebody who watches is told so often.
 TELL_SECONDS = 0.3
+#: What a file system says for long.
+LASTING = frozenset(
+    (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR,
+     errno.EISDIR)
+)  # fmt: skip
 
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")
@@ -30,15 +38,19 @@ Result = TypeVar("Result")
 class Trouble:
     """An error on its way between processes. Errors with fields of their own cannot be pickled as they are."""
 
-    kind: type[PyroMQError]
+    kind: type[PyroMQError | OSError]
     args: tuple[Any, ...]
     fields: dict[str, Any]
 
     @classmethod
-    def of(cls, error: PyroMQError) -> Trouble:
+    def of(cls, error: PyroMQError | OSError) -> Trouble:
+        if isinstance(error, OSError):
+            return cls(type(error), (error.errno, error.strerror, error.filename), {})
         return cls(type(error), error.args, dict(vars(error)))
 
-    def revived(self) -> PyroMQError:
+    def revived(self) -> PyroMQError | OSError:
+        if issubclass(self.kind, OSError):
+            return self.kind(*self.args)
         error = self.kind.__new__(self.kind)
         error.args = self.args
         vars(error).update(self.fields)
@@ -47,7 +59,7 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Guarded(Generic[Piece, Result]):
-    """A function whose errors of ours are results."""
+    """A function whose errors, if they would come again, are results."""
 
     work: Callable[[Piece], Result]
 
@@ -55,6 +67,10 @@ class Guarded(Generic[Piece, Result]):
         try:
             return self.work(piece)
         except PyroMQError as error:
+            return Trouble.of(error)
+        except OSError as error:
+            if error.errno not in LASTING:
+                raise
             return Trouble.of(error)
 
 

@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from pyromq.errors import LakeConflict, LakeError
 from pyromq.spark.lake.committing import commit
 from pyromq.spark.lake.model import DATE, Change, DataFile, Lake, Target
-from pyromq.spark.lake.place import Place, place_at
+from pyromq.spark.lake.place import Place, place_at, told
 from pyromq.spark.lake.writing import TableWriter, in_queue_order
 
 #: What a file should be: large enough that opening it does not count, small enough for one task.
@@ -120,10 +120,12 @@ def _rewritten(
         numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
         place = place_at(target.uri)
         writer = TableWriter(place, target, attempt_name(target.run))
-        for number in numbers:
-            for rows in sorted_rows(place, sources[number]):
-                writer.add(parts[number], rows)
-        yield described(writer.close())
+        with told(target.uri):
+            for number in numbers:
+                for rows in sorted_rows(place, sources[number]):
+                    writer.add(parts[number], rows)
+            made = writer.close()
+        yield described(made)
 
     found = spark.range(0, len(rewrites), 1, len(rewrites)).mapInArrow(task, "file STRING").collect()
     return [DataFile.of_json(json.loads(row.file)) for row in found]

@@ -27,6 +27,9 @@ from pyromq.spark.lake.place import Place
 
 APPLICATION = "pyromq"
 _PARTITIONS = ["topic", DATE]
+#: The moments that have a date.
+FIRST_MS = int(datetime(1, 1, 1, tzinfo=UTC).timestamp()) * 1000
+LAST_MS = int(datetime(9999, 12, 31, tzinfo=UTC).timestamp()) * 1000
 
 
 class DeltaLake:
@@ -141,10 +144,14 @@ def _partition(file: DataFile) -> dict[str, str | None]:
 
 
 def _statistics(file: DataFile) -> str:
-    """What lets readers skip the file."""
-    offsets = [(span.first, span.last) for span in file.queues.values()]
-    low = {"queue_offset": min(first for first, _ in offsets), "store_ts": _iso(file.first_ms)} if offsets else {}
-    high = {"queue_offset": max(last for _, last in offsets), "store_ts": _iso(file.last_ms)} if offsets else {}
+    """What lets readers skip the file. Times that no calendar has are left out."""
+    low: dict[str, int | str] = {}
+    high: dict[str, int | str] = {}
+    if file.queues:
+        low["queue_offset"] = min(span.first for span in file.queues.values())
+        high["queue_offset"] = max(span.last for span in file.queues.values())
+        if file.first_ms >= FIRST_MS and file.last_ms <= LAST_MS:
+            low["store_ts"], high["store_ts"] = _iso(file.first_ms), _iso(file.last_ms)
     return json.dumps({"numRecords": file.rows, "minValues": low, "maxValues": high, "nullCount": {}})
 
 

@@ -94,6 +94,11 @@ class IcebergLake:
                 self._stage(transaction, change)
         except (CommitFailedException, ValidationException) as why:
             raise together_lake.conflict(self.place.uri, version, why) from why
+        except OverflowError as why:
+            raise LakeError(
+                f"Iceberg cannot hold a message that was stored or born at a time that no calendar has ({why}): the "
+                "clock of a machine was far off; archive with the format parquet or delta"
+            ) from why
         return self.head()
 
     def _stage(self, transaction: Transaction, change: Change) -> None:

@@ -7,12 +7,10 @@ two topics share one. The directory begins with `topic=`, so a leading `_` or `.
 
 from __future__ import annotations
 
-import re
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 #: What Hive calls the partition of rows that have no value: a topic of that name is written otherwise.
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
-_DIRECTORY = re.compile(r"topic=([^/]+)/date=(\d{4}-\d\d-\d\d)")
 
 
 def escaped(value: str) -> str:
@@ -21,16 +19,6 @@ def escaped(value: str) -> str:
     return quote(value, safe="").replace("~", "%7E")
 
 
-def unescaped(text: str) -> str:
-    return unquote(text, errors="strict")
-
-
 def directory_of(topic: str, date: str) -> str:
     """Where the files of a topic and a day are, below the lake."""
     return f"topic={escaped(topic)}/date={date}"
-
-
-def partition_of(path: str) -> tuple[str, str] | None:
-    """The topic and the day of a file, by its path below the lake; None when it is no such path."""
-    found = _DIRECTORY.match(path)
-    return (unescaped(found[1]), found[2]) if found else None

@@ -11,9 +11,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyromq.config.checks import require
 from pyromq.errors import ConfigError, LakeError
 from pyromq.spark.lake import runs
+from pyromq.spark.lake.commits import COMMITS
 from pyromq.spark.lake.model import Lake
 from pyromq.spark.lake.parquet_lake import ParquetLake
-from pyromq.spark.lake.place import Place, place_at
+from pyromq.spark.lake.place import Place, place_at, told
 
 FORMATS = ("parquet", "delta", "iceberg")
 
@@ -21,7 +22,24 @@ FORMATS = ("parquet", "delta", "iceberg")
 def open_lake(path: str, format: str = "parquet", *, options: Mapping[str, str] | None = None) -> Lake:
     """The lake at a path; it need not be there yet. `options`: Delta's storage options, or Iceberg's catalog."""
     require(format in FORMATS, "format", format, f"a lake is one of {', '.join(FORMATS)}")
-    return lake_at(place_at(path), format, options)
+    place = place_at(path)
+    with told(path):
+        _refuse_other_format(place, format)
+    return lake_at(place, format, options)
+
+
+def _refuse_other_format(place: Place, format: str) -> None:
+    """Two tables in one directory would take each other's files for garbage."""
+    signs = {
+        "parquet": place.entries(COMMITS),
+        "delta": place.entries("_delta_log"),
+        "iceberg": place.entries("metadata"),
+    }
+    for other, entries in signs.items():
+        if entries and other != format:
+            raise ConfigError(
+                f"the lake {place.uri} is of the format {other}: name that one, or another path", "format"
+            )
 
 
 def lake_at(place: Place, format: str, options: Mapping[str, str] | None = None) -> Lake:

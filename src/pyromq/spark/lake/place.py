@@ -13,15 +13,19 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from pyarrow import fs
 
-from pyromq.errors import ConfigError
+from pyromq.errors import ConfigError, LakeError
 
 #: Object stores: a name with slashes is a name.
 WITHOUT_DIRECTORIES = ("s3", "gcs", "abfs")
+#: In a path these are patterns to Spark, and parts of an address to Delta and to Iceberg's catalog.
+NOT_IN_PATHS = "%#?*[]{}"
 
 
 class Entry(NamedTuple):
@@ -74,12 +78,27 @@ def place_at(uri: str) -> Place:
     if uri.startswith("file://"):
         uri = uri.removeprefix("file://")
     if "://" not in uri:
+        found = [character for character in NOT_IN_PATHS if character in uri]
+        if found:
+            raise ConfigError(
+                f"the path {uri} cannot be that of a lake: Spark does not read {found[0]} as it is", "path"
+            )
         return LocalPlace(str(Path(uri).expanduser().absolute()))
     try:
         filesystem, root = fs.FileSystem.from_uri(uri)
     except (ValueError, OSError) as why:
         raise ConfigError(f"{uri} cannot be reached: {why}", "path") from why
     return ArrowPlace(filesystem, root, uri.rstrip("/"))
+
+
+@contextmanager
+def told(uri: str) -> Iterator[None]:
+    """What a disk or an object store has against it, in a sentence. Raises LakeError."""
+    try:
+        yield
+    except OSError as why:
+        said = os.strerror(why.errno) if why.errno else str(why)
+        raise LakeError(f"the lake {uri} cannot be read or written: {said}; what is committed stays as it is") from why
 
 
 class ArrowPlace:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import date
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,8 @@ _DICTIONARY = ("topic", DATE, "broker", "queue_id", "tags", "born_host", "sys_fl
 #: Large or without an order: minimum and maximum say nothing.
 _WITHOUT_STATISTICS = ("body", "properties", "value")
 QUEUE_ORDER = [("broker", "ascending"), ("queue_id", "ascending"), ("queue_offset", "ascending")]
+
+_FIRST_DAY, _LAST_DAY = pa.scalar(date.min, pa.date32()), pa.scalar(date.max, pa.date32())
 
 Part = tuple[str, str]
 
@@ -149,7 +152,7 @@ def _parquet_writer(stream: Any, schema: pa.Schema) -> pq.ParquetWriter:
 
 def split(rows: pa.Table) -> Iterator[tuple[Part, pa.Table]]:
     """The rows by topic and day of store, in their order."""
-    days = pc.cast(rows["store_ts"].cast(pa.timestamp("us", "UTC")), pa.date32())
+    days = _days(rows["store_ts"].cast(pa.timestamp("us", "UTC")))
     keys = pa.table({"topic": rows["topic"], "day": days})
     parts = keys.group_by(["topic", "day"], use_threads=False).aggregate([])
     for topic, day in zip(parts["topic"].to_pylist(), parts["day"].to_pylist(), strict=True):
@@ -158,6 +161,12 @@ def split(rows: pa.Table) -> Iterator[tuple[Part, pa.Table]]:
         else:
             mine = pc.and_(pc.equal(rows["topic"], topic), pc.equal(days, pa.scalar(day)))
             yield (topic, day.isoformat()), rows.filter(mine)
+
+
+def _days(moments: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Those of a clock that was far off belong to the first or the last day that a date can be."""
+    days = pc.cast(moments, pa.date32())
+    return pc.min_element_wise(pc.max_element_wise(days, _FIRST_DAY), _LAST_DAY)
 
 
 def in_queue_order(rows: pa.Table) -> pa.Table:

@@ -218,6 +218,8 @@ def find_run(disk: Disk, directory: Path, file_bytes: int) -> tuple[list[Segment
             problems.append(FileProblem(path, segments[-1].end, what, Problem.MISSING))
         if size != file_bytes or base % file_bytes:
             what = f"the file has {size} bytes where the others have {file_bytes}"
+            if size == file_bytes:
+                what = f"no file of {file_bytes} bytes begins at {base}"
             problems.append(FileProblem(path, base, what, Problem.LENGTH))
             continue
         segments.append(Segment(disk, path, base, size, writable=False))

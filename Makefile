@@ -11,7 +11,7 @@ CRASH_STATES ?= 100000
 ROUNDS ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check interop crash bench bench-broker bench-client bench-spark soak cluster-spark soak-spark docs clean
+.PHONY: help setup run test check interop crash bench bench-broker bench-client bench-spark soak kills-spark soak-spark docs clean
 
 help: ## List these targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -53,7 +53,7 @@ bench-spark: setup ## Measure the pipeline on Spark (Java), one file each
 soak: setup ## Send and consume for 30 minutes: nothing lost, memory flat; SOAK="--minutes 5 --rate 2000"
 	@$(BIN)/python benchmarks/client_soak.py $(SOAK)
 
-cluster-spark: setup ## The pipeline on a Spark cluster of three processes that runs the wheel, with kills (Java)
+kills-spark: setup ## Some kills in the middle of Spark's batches, with a local master and on a cluster (Java), minutes
 	@$(BIN)/pytest tests/spark -m slow -s
 
 soak-spark: setup ## kill -9 of driver, JVM, executor, worker and broker mid-batch, some hours (Java); quicker with ROUNDS=2

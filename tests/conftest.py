@@ -10,6 +10,9 @@ import shutil
 import hypothesis  # noqa: F401
 import pytest
 
+# Spark's processes live for seconds here: what they would spend on making their code fast costs more than it brings.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Spark runs in a Java process: where there is none, its tests say so."""

@@ -22,7 +22,7 @@ from pyromq.testing import BrokerProcess
 from spark.cluster import SparkCluster, running_cluster
 from spark.kills.stage import BROKER_SETTINGS, FILES, IDEMPOTENT, LAKE, LANES, TRANSACTIONAL, Kind, Stage
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 #: 0: only what tells most, once.
 ROUNDS = int(os.environ.get("PYROMQ_SPARK_ROUNDS", "0"))
@@ -70,7 +70,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
         yield running
 
 
-@pytest.mark.slow
 def test_on_a_cluster_that_runs_the_wheel(victim: BrokerProcess, cluster: SparkCluster, tmp_path: Path) -> None:
     lanes = LANES if ROUNDS else (LAKE, IDEMPOTENT)
     stage = Stage(

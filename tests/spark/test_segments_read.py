@@ -148,9 +148,9 @@ def damaged_log(tmp_path: Path, spoil: bytes, at: int) -> tuple[list[Piece], int
     return pieces, second
 
 
-def read(pieces: list[Piece], **options: object) -> list[int]:
-    reader = PieceReader(SegmentsOptions(places=("",), **options), ("queue_offset",))  # type: ignore[arg-type]
-    return [row["queue_offset"] for piece in pieces for batch in reader.read(piece) for row in batch.to_pylist()]
+def read(pieces: list[Piece], column: str = "queue_offset", **options: object) -> list[int]:
+    reader = PieceReader(SegmentsOptions(places=("",), **options), (column,))  # type: ignore[arg-type]
+    return [row[column] for piece in pieces for batch in reader.read(piece) for row in batch.to_pylist()]
 
 
 @pytest.mark.parametrize(
@@ -223,19 +223,23 @@ class PartByPart:
 
 @given(st.data())
 def test_whatever_happens_to_a_file_what_is_left_is_read(data: st.DataObject) -> None:
-    """No error, no endless loop, nothing twice, and nothing that was not there."""
+    """No error, no endless loop, nothing twice, and nothing where nothing was.
+
+    Places are compared, not queue offsets: a record that lost its own CRC has only that of its body, like RocketMQ's.
+    """
     with TemporaryDirectory() as directory:
         first, *_ = write_log(Path(directory), some_drafts(40))
         pieces = find_pieces(directory)
+        whole = read(pieces, "commit_log_offset")
         content = bytearray(first.read_bytes())
         for _ in range(data.draw(st.integers(1, 3))):
             at = data.draw(st.integers(0, len(content) - 1))
             spoil = data.draw(st.binary(min_size=1, max_size=300) | st.integers(1, 2000).map(bytes))
             content[at : at + len(spoil)] = spoil
         first.write_bytes(content[: data.draw(st.integers(1, 3 * len(content)))])
-        found = read(pieces, fail_on_data_loss=False, verify_crc=True)
+        found = read(pieces, "commit_log_offset", fail_on_data_loss=False, verify_crc=True)
         assert found == sorted(set(found))
-        assert set(found) <= set(range(40))
+        assert set(found) <= set(whole)
 
 
 def test_a_file_that_retention_has_removed_is_told_by_its_name(

@@ -14,12 +14,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
 from pyromq.model.message import Draft
 from pyromq.store import platform
+from pyromq.testing import BrokerProcess
 
 SCALE = float(os.environ.get("PYROMQ_BENCH_SCALE", "1"))
 BODY = bytes(range(256)) * 4
@@ -100,3 +102,40 @@ def thousands(value: float) -> str:
 
 def share(value: float, limit: float) -> str:
     return f"{value / limit:.0%}"
+
+
+# --- what Spark costs beside a broker --------------------------------------------------------------------------------
+
+
+def processor_seconds(pid: int) -> float:
+    """Processor time of a process and of those that it started, so far."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
+        children: set[str] = set()
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            children |= set((task / "children").read_text("ascii").split())
+    except OSError:  # it has ended meanwhile
+        return 0.0
+    own = sum(int(field) for field in fields[11:15]) / os.sysconf("SC_CLK_TCK")
+    return own + sum(processor_seconds(int(child)) for child in children)
+
+
+class Cost(NamedTuple):
+    rate: float
+    #: Messages for a second of Spark's processor time.
+    per_core: float
+    #: Processor seconds of the broker, for each second.
+    broker: float
+
+
+def best_cost(work: Callable[[], object], rows: int, mq: BrokerProcess, times: int = 3) -> Cost:
+    """The run that cost Spark, which this process started, least."""
+    found = []
+    for _ in range(times):
+        broker, spark, started = processor_seconds(mq.pid), processor_seconds(os.getpid()), time.perf_counter()
+        work()
+        seconds = time.perf_counter() - started
+        broker = processor_seconds(mq.pid) - broker
+        spark = processor_seconds(os.getpid()) - spark - broker
+        found.append(Cost(rows / seconds, rows / spark, broker / seconds))
+    return max(found, key=lambda one: one.per_core)

@@ -14,11 +14,10 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
-from common import SCALE, share, show, thousands
+from common import SCALE, best_cost, share, show, thousands
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
 from pyromq import testing
@@ -53,39 +52,6 @@ class Counting(DataSource):
 
     def writer(self, schema: Any, overwrite: bool) -> CountingWriter:
         return CountingWriter()
-
-
-def processor_seconds(pid: int) -> float:
-    """Processor time of a process and of those that it started, so far."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
-        children: set[str] = set()
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            children |= set((task / "children").read_text("ascii").split())
-    except OSError:  # it has ended meanwhile
-        return 0.0
-    own = sum(int(field) for field in fields[11:15]) / os.sysconf("SC_CLK_TCK")
-    return own + sum(processor_seconds(int(child)) for child in children)
-
-
-class Cost(NamedTuple):
-    rate: float
-    #: Messages for a second of Spark's processor time.
-    per_core: float
-    #: Processor seconds of the broker, for each second.
-    broker: float
-
-
-def best(work: Callable[[], object], rows: int, mq: BrokerProcess, times: int = 3) -> Cost:
-    found = []
-    for _ in range(times):
-        broker, spark, started = processor_seconds(mq.pid), processor_seconds(os.getpid()), time.perf_counter()
-        work()
-        seconds = time.perf_counter() - started
-        broker = processor_seconds(mq.pid) - broker
-        spark = processor_seconds(os.getpid()) - spark - broker
-        found.append(Cost(rows / seconds, rows / spark, broker / seconds))
-    return max(found, key=lambda one: one.per_core)
 
 
 def packing() -> float:
@@ -125,12 +91,12 @@ def measured(spark: Any, mq: BrokerProcess) -> list[tuple[str, ...]]:
     def counted() -> None:
         large.write.format("counting").mode("append").save()
 
-    counting = best(counted, ROWS, mq)
+    counting = best_cost(counted, ROWS, mq)
     found = [("counting sink", thousands(counting.rate), thousands(counting.per_core), "", "")]
     for mode, rows, count in (
         ("atLeastOnce", large, ROWS), ("idempotent", large, ROWS), ("transactional", small, HALVES)
     ):  # fmt: skip
-        cost = best(written(rows, mode), count, mq)
+        cost = best_cost(written(rows, mode), count, mq)
         part = share(cost.per_core, counting.per_core)
         found.append((mode, thousands(cost.rate), thousands(cost.per_core), f"{cost.broker:.2f}", part))
     return found

@@ -15,9 +15,9 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from common import SCALE, share, show, thousands, work_directory
+from common import SCALE, best_cost, share, show, thousands, work_directory
 
 from pyromq import testing
 from pyromq.model.queue import MessageQueue
@@ -59,40 +59,6 @@ def without_spark(name_servers: str) -> float:
     return rows / (time.process_time() - started)
 
 
-def processor_seconds(pid: int) -> float:
-    """Processor time of a process and of those that it started, so far."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()
-        # Others that its threads started are below their tasks.
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            children += (task / "children").read_text("ascii").split()
-    except OSError:  # it has ended meanwhile
-        return 0.0
-    own = sum(int(field) for field in fields[11:15]) / os.sysconf("SC_CLK_TCK")
-    return own + sum(processor_seconds(int(child)) for child in set(children))
-
-
-class Cost(NamedTuple):
-    rate: float
-    #: Messages for a second of Spark's processor time.
-    per_core: float
-    #: Processor seconds of the broker, for each second.
-    broker: float
-
-
-def best(work: Callable[[], object], mq: BrokerProcess, times: int = 5) -> Cost:
-    found = []
-    for _ in range(times):
-        broker, spark, started = processor_seconds(mq.pid), processor_seconds(os.getpid()), time.perf_counter()
-        work()
-        seconds = time.perf_counter() - started
-        broker = processor_seconds(mq.pid) - broker
-        spark = processor_seconds(os.getpid()) - spark - broker
-        found.append(Cost(QUEUES * EACH / seconds, QUEUES * EACH / spark, broker / seconds))
-    return max(found, key=lambda one: one.per_core)
-
-
 def through_spark(spark: Any, mq: BrokerProcess, directory: Path, limit: float) -> list[tuple[str, ...]]:
     def table(**options: str) -> Any:
         reader = spark.read.format("pyromq").option("namesrv", mq.name_servers).option("subscribe", TOPIC)
@@ -110,7 +76,7 @@ def through_spark(spark: Any, mq: BrokerProcess, directory: Path, limit: float) 
     }
     rows = []
     for name, work in works.items():
-        cost = best(work, mq)
+        cost = best_cost(work, QUEUES * EACH, mq, times=5)
         rows.append(
             (name, thousands(cost.rate), thousands(cost.per_core), f"{cost.broker:.2f}", share(cost.per_core, limit))
         )

@@ -27,7 +27,7 @@ from pyromq.store.verify import verify
 from pyromq.store.verify_index import IndexCheck
 from pyromq.store.verify_report import Severity
 from spark.here import stay_here
-from store.small_store import MESSAGES, fill, make_store, open_store, small_config
+from store.small_store import MESSAGES, fill, flip, make_store, open_store, record_starts, segments, small_config
 
 
 @pytest.fixture(scope="module")
@@ -61,27 +61,6 @@ def both(root: Path) -> AuditReport:
     assert (audited.queue_entries, audited.index_entries) == (verified.queue_entries, verified.index_entries)
     assert (audited.log_start, audited.log_end, audited.live) == (verified.log_start, verified.log_end, verified.live)
     return audited
-
-
-def segments(root: Path) -> list[Path]:
-    return sorted((root / "commitlog").iterdir())
-
-
-def flip(path: Path, byte: int, bit: int = 0) -> None:
-    data = bytearray(path.read_bytes())
-    data[byte] ^= 1 << bit
-    path.write_bytes(data)
-
-
-def record_starts(path: Path) -> list[int]:
-    data, at, starts = path.read_bytes(), 0, []
-    while at < len(data):
-        size, magic = layout.BLANK.unpack_from(data, at)
-        if magic not in (layout.MAGIC_V1, layout.MAGIC_V2):
-            break
-        starts.append(at)
-        at += size
-    return starts
 
 
 # --- a store -------------------------------------------------------------------------------------------------------

@@ -64,3 +64,27 @@ def make_store(root: Path, disk: Disk | None = None) -> StoreConfig:
         topics.save()
     store.close()
     return store.config
+
+
+# --- damage, and where it goes ---------------------------------------------------------------------------------------
+
+
+def flip(path: Path, byte: int, bit: int = 0) -> None:
+    data = bytearray(path.read_bytes())
+    data[byte] ^= 1 << bit
+    path.write_bytes(data)
+
+
+def segments(root: Path) -> list[Path]:
+    return sorted((root / "commitlog").iterdir())
+
+
+def record_starts(path: Path) -> list[int]:
+    data, at, starts = path.read_bytes(), 0, []
+    while at < len(data):
+        size, magic = layout.BLANK.unpack_from(data, at)
+        if magic not in (layout.MAGIC_V1, layout.MAGIC_V2):
+            break
+        starts.append(at)
+        at += size
+    return starts

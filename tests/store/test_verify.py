@@ -23,7 +23,7 @@ from pyromq.store.message_store import MessageStore
 from pyromq.store.queue_cursor import ENTRY
 from pyromq.store.verify import Finding, Severity, VerifyReport, bytes_and_messages_from, verify
 from pyromq.testing import SimDisk
-from store.small_store import MESSAGES, fill, make_store, open_store, small_config
+from store.small_store import MESSAGES, fill, flip, make_store, open_store, record_starts, segments, small_config
 
 ROOT = Path("/store")
 
@@ -44,12 +44,6 @@ def check(root: Path, **options: int) -> VerifyReport:
     return verify(root, config=small_config(root), **options)  # type: ignore[arg-type]
 
 
-def flip(path: Path, byte: int, bit: int = 0) -> None:
-    data = bytearray(path.read_bytes())
-    data[byte] ^= 1 << bit
-    path.write_bytes(data)
-
-
 def files(root: Path) -> dict[Path, tuple[bytes, int]]:
     return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in root.rglob("*") if path.is_file()}
 
@@ -57,21 +51,6 @@ def files(root: Path) -> dict[Path, tuple[bytes, int]]:
 def only(report: VerifyReport) -> Finding:
     assert len(report.findings) == 1, report.findings
     return report.findings[0]
-
-
-def segments(root: Path) -> list[Path]:
-    return sorted((root / "commitlog").iterdir())
-
-
-def record_starts(path: Path) -> list[int]:
-    data, at, starts = path.read_bytes(), 0, []
-    while at < len(data):
-        size, magic = layout.BLANK.unpack_from(data, at)
-        if magic not in (layout.MAGIC_V1, layout.MAGIC_V2):
-            break
-        starts.append(at)
-        at += size
-    return starts
 
 
 def test_an_intact_store_has_no_findings(root: Path) -> None:

@@ -36,6 +36,7 @@ cdef long long get64(const unsigned char* at) noexcept nogil
 cdef void put32(unsigned char* at, unsigned int value) noexcept nogil
 cdef void put64(unsigned char* at, long long value) noexcept nogil
 cdef unsigned int crc32(const unsigned char* data, size_t size) noexcept nogil
+cdef int before_record(const unsigned char* at, Py_ssize_t room) noexcept nogil
 cdef bint find_parts(const unsigned char* record, long long room, Parts* parts) noexcept nogil
 cdef bint crc_is_right(const unsigned char* record, Parts* parts) noexcept nogil
 cdef const unsigned char* find_property(

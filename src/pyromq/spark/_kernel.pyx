@@ -11,13 +11,12 @@ from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset
 
-from pyromq.records._kernel cimport Parts, crc_is_right, find_parts, get32, get64
+from pyromq.records._kernel cimport Parts, before_record, crc_is_right, find_parts, get32, get64
 
 from pyromq.records.java_hash import java_text
 from pyromq.spark.decode_rules import FIRST_MS, LAST_MS, normal_properties, shown_host, unpacked
 
 cdef enum:
-    MAGIC_BLANK = 0xCBD43194u
     HEAD = 48
     COMPRESSED = 1
     BORN_V6 = 16
@@ -77,23 +76,6 @@ def find(const unsigned char[::1] buffer, Py_ssize_t start, Py_ssize_t limit, lo
             count += 1
             at += parts.size
     return count, at, stop
-
-
-cdef int before_record(const unsigned char* at, Py_ssize_t room) noexcept nogil:
-    """Why the search ends here; -1 when a record may begin."""
-    cdef Py_ssize_t i
-    cdef unsigned int magic
-    if room == 0:
-        return STOP_LIMIT
-    if room < 8:
-        for i in range(room):
-            if at[i]:
-                return STOP_BAD
-        return STOP_EMPTY
-    magic = get32(at + 4)
-    if magic == MAGIC_BLANK:
-        return STOP_BLANK
-    return STOP_EMPTY if magic == 0 and get32(at) == 0 else -1
 
 
 # --- text ------------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pyromq.spark.jobs import insight_svg as svg
@@ -113,6 +113,7 @@ def points_of(drawn: str) -> list[tuple[float, float]]:
 
 
 @given(st.lists(st.lists(NUMBERS, min_size=4, max_size=4), min_size=1, max_size=5), st.booleans())
+@example([[None, None, None, 5e-324]], False)
 def test_everything_is_drawn_inside_the_plot(rows: list[list[float | None]], is_log: bool) -> None:
     series = [svg.Series(f"s{index}", row) for index, row in enumerate(rows)]
     for drawn in (svg.stacked_areas(series, AXIS, str, "a"), svg.lines(series, AXIS, str, "b", is_log=is_log)):

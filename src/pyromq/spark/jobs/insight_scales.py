@@ -117,10 +117,13 @@ def window_starts(first_ms: int, last_ms: int, window_ms: int) -> range:
 
 # --- ticks -----------------------------------------------------------------------------------------------------------
 
+# Below it a tick's distance has no power of ten that a float can hold.
+SMALLEST_TOP = 1e-300
+
 
 def ticks(top: float, wanted: int = 5) -> list[float]:
     """Round values from 0 on, the last at or above `top`: 1, 2 or 5 times a power of ten apart."""
-    if not top > 0 or math.isinf(top):
+    if not SMALLEST_TOP <= top < math.inf:
         return [0.0, 1.0]
     rough = top / wanted
     power = 10.0 ** math.floor(math.log10(rough))

@@ -51,6 +51,7 @@ class Setting:
 #: Which dataclasses of a module of config/ are described, and how their settings are addressed in a file.
 SETTINGS_OF = {
     "broker": {"BrokerConfig": "", "TransactionConfig": "transaction.", "OverloadConfig": "overload."},
+    "replication": {"ReplicationConfig": "replication."},
     "limits": {"LimitsConfig": "limits."},
     "store": {"StoreConfig": "store.", "FlushConfig": "store.flush.", "RetentionConfig": "store.retention."},
     "nameserver": {"NameServerConfig": ""},

@@ -25,6 +25,8 @@
     │   ├── NotSupported             nobody here knows this request
     │   ├── SystemBusy               too much to do right now: try again, or another broker
     │   ├── NotNow                   this server cannot do that in its present state
+    │   ├── NotEnoughReplicas        too few copies are in sync for a message to be accepted
+    │   ├── SlavesLate               stored here, and perhaps nowhere else: slaves did not report it in time
     │   ├── NoPermission             the topic, the group or the broker does not allow it
     │   ├── TopicNotFound            no such topic here, and none may be made
     │   ├── TopicExists              a topic of that name is there already
@@ -260,6 +262,22 @@ class SystemBusy(ServiceError):
 
 class NotNow(ServiceError):
     code = 14  # SERVICE_NOT_AVAILABLE
+
+
+class NotEnoughReplicas(ServiceError):
+    """RocketMQ answers so (IN_SYNC_REPLICAS_NOT_ENOUGH) with the code for a fault of the system: clients try again."""
+
+
+class SlavesLate(ServiceError):
+    """`code` says whether a slave is slow (FLUSH_SLAVE_TIMEOUT) or there is none (SLAVE_NOT_AVAILABLE)."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+        super().__init__(SLAVES_LATE)
+
+
+#: What the client is told with it.
+SLAVES_LATE = "the message is stored here, and no slave has confirmed it in time: it may be lost with this machine"
 
 
 class NoPermission(ServiceError):

@@ -27,6 +27,7 @@ from pyromq.model.topic import TopicConfig
 from pyromq.net.service import Service
 from pyromq.records.properties import encode_properties
 from pyromq.wire import fastjson
+from pyromq.wire.bodies.replication import encode_master
 from pyromq.wire.requests import Request, encode_request
 from pyromq.wire.responses import Response
 
@@ -73,7 +74,7 @@ class AdminParts(Parts):
         clients = ClientAdmin(config, self.topics, self.groups, self.producers, self.consumers, self.store)
         broker = BrokerAdmin(
             self.settings, self.statistics, info, lambda at_any_hour: self.store.clean_soon(at_any_hour=at_any_hour),
-            log_end=lambda: self.store.marks.appended.value,
+            copies=lambda: encode_master(self.store.marks.appended.value),
         )  # fmt: skip
         admins = (topics, groups, offsets, clients, broker)
         return {kind: handler for admin in admins for kind, handler in admin.handlers().items()}

@@ -7,6 +7,8 @@ from typing import Any
 
 from pyromq.broker.groups import Groups
 from pyromq.broker.overload import Overload
+from pyromq.broker.promise import BrokerPromise
+from pyromq.broker.read_advice import ReadAdvice
 from pyromq.broker.sequence_file import WritersFile
 from pyromq.broker.sequence_keeper import SequenceKeeper
 from pyromq.broker.sequence_sends import NumberedSends
@@ -95,9 +97,13 @@ class Parts:
         for table in self.tables:
             table.load()
         self.changes = 0
+        #: Of the machine that this broker runs on.
+        self.memory_bytes = 1 << 40
+        self.has_slaves = False
         self.topics = Topics(self.topic_table, lambda: self.config, self._changed)
         self.groups = Groups(self.group_table, lambda: self.config, self._changed)
-        self.writer = Writer(self.store)
+        self.promise = BrokerPromise(self.config, self.store.marks, self.clock)
+        self.writer = Writer(self.store, self.promise, is_slave=self.config.is_slave)
         self.overload = Overload(lambda: self.config.overload, self.store.marks, self.clock)
         self.statistics = Statistics(self.clock)
         file = WritersFile(self.disk, self.store.paths.config)
@@ -109,6 +115,11 @@ class Parts:
     @property
     def tables(self) -> tuple[TopicTable, GroupTable, ConsumerOffsets, DelayOffsets]:
         return self.topic_table, self.group_table, self.offsets, self.delay_offsets
+
+    def read_advice(self) -> ReadAdvice:
+        return ReadAdvice(
+            lambda: self.config, lambda: self.store.marks.readable.value, lambda: self.has_slaves, self.memory_bytes
+        )
 
     def _changed(self) -> None:
         self.changes += 1

@@ -20,6 +20,7 @@ from pyromq.broker.holds import Holds
 from pyromq.broker.processors.pull import PullProcessor
 from pyromq.broker.progress import Progress
 from pyromq.broker.resets import Resets
+from pyromq.config import ReplicationConfig
 from pyromq.filters.subscription import build
 from pyromq.model.group import GroupConfig
 from pyromq.model.message import Draft
@@ -65,10 +66,12 @@ class Scene:
         holds = Holds(parts.store.arrivals, 100)
         self.pull = PullProcessor(
             config, parts.topics, parts.groups, self.consumers, self.progress, parts.store, holds, self.resets,
-            parts.statistics,
+            parts.statistics, parts.read_advice(),
         )  # fmt: skip
         self.service = Service({PullMessage: self.pull.pull})
-        self.fast = FastPulls(self.pull, self.consumers, self.progress, self.resets, parts.store, parts.statistics)
+        self.fast = FastPulls(
+            self.pull, self.consumers, self.progress, self.resets, parts.store, parts.statistics, parts.read_advice()
+        )
 
     def send(self, count: int) -> None:
         for number in range(count):
@@ -224,11 +227,13 @@ def test_messages_found_at_the_start_are_checked_by_the_ordinary_way() -> None:
     scene.pull = PullProcessor(
         lambda: scene.parts.config, scene.parts.topics, scene.parts.groups, scene.consumers, scene.progress,
         scene.parts.store, Holds(scene.parts.store.arrivals, 100), scene.resets, scene.parts.statistics,
+        scene.parts.read_advice(),
     )  # fmt: skip
     scene.service = Service({PullMessage: scene.pull.pull})
     scene.fast = FastPulls(
-        scene.pull, scene.consumers, scene.progress, scene.resets, scene.parts.store, scene.parts.statistics
-    )
+        scene.pull, scene.consumers, scene.progress, scene.resets, scene.parts.store, scene.parts.statistics,
+        scene.parts.read_advice(),
+    )  # fmt: skip
     scene.ordinary(frame(PLAIN))
     assert scene.compiled(frame(PLAIN)) == (0, [])
 
@@ -271,3 +276,11 @@ def test_damaged_frames_are_never_taken_for_something_else(where: int, patch: by
 
 #: One scene for all examples: none of them changes it.
 SHARED: list[Scene] = []
+
+
+def test_a_reader_that_is_far_behind_is_advised_by_the_ordinary_way(scene: Scene) -> None:
+    assert scene.compiled(frame(PLAIN))[1]
+    scene.parts.config = replace(scene.parts.config, replication=ReplicationConfig(read_from_slaves=True))
+    scene.parts.memory_bytes = 1000
+    scene.fast._advice = scene.parts.read_advice()
+    assert scene.compiled(frame(PLAIN)) == (0, [])

@@ -62,7 +62,7 @@ class Scene:
     """A broker's send path, both ways, on a store in memory."""
 
     def __init__(self, **settings: Any) -> None:
-        self.parts = parts = Parts(clock=ManualClock(), **settings)
+        self.parts = parts = Parts(**{"clock": ManualClock(), **settings})
         parts.topics.make(TopicConfig("orders", 4, 4))
         parts.topics.make(TopicConfig("closed", 4, 4, int(Permission.READ)))
         delays = Delays(parts.store, parts.writer, parts.delay_offsets, parts.topics, parts.clock)
@@ -73,7 +73,13 @@ class Scene:
         )  # fmt: skip
         self.service = Service({SendMessage: self.send.send})
         self.fast = FastSends(
-            lambda: parts.config, parts.topic_table, parts.store, parts.overload, STORE_HOST, parts.statistics
+            lambda: parts.config,
+            parts.topic_table,
+            parts.store,
+            parts.overload,
+            STORE_HOST,
+            parts.statistics,
+            parts.promise,
         )
         # The fast way appends to queues that are there; the first message of each goes the ordinary way.
         for queue in range(4):

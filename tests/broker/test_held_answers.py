@@ -58,6 +58,19 @@ def test_who_waits_is_known_when_it_is_given_up_and_then_nothing_leaves_any_more
     assert one.out == b""
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_those_that_waited_too_long_can_be_taken_back(form: Any) -> None:
+    held, one, other = form(), peer(), peer()
+    held.hold(10, one, b"a", [1])
+    held.hold(20, other, b"b", [2, 3])
+    held.hold(30, one, b"c", [4])
+    assert held.take_back(9) == []
+    assert held.take_back(20) == [(one, b"a"), (other, b"b")]
+    assert held.count == 1
+    held.release(100)
+    assert (one.out, other.out, held.count) == (b"c", b"", 0)
+
+
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(0, 30)), max_size=30))
 def test_both_forms_do_the_same(steps: list[tuple[int, int, int]]) -> None:
     """Each step holds something for one of three peers, and releases up to some way before or behind it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from pyromq.broker.processors import pull as pull_module
 from pyromq.broker.processors.pull import PullProcessor
 from pyromq.broker.progress import Progress
 from pyromq.broker.resets import Resets
+from pyromq.config import ReplicationConfig
 from pyromq.errors import (
     BadRequest,
     FilterSyntaxError,
@@ -58,7 +60,7 @@ class World:
         self.resets = Resets()
         self.pulls = PullProcessor(
             lambda: self.parts.config, self.parts.topics, self.parts.groups, self.consumers, self.progress,
-            self.parts.store, self.holds, self.resets, self.parts.statistics,
+            self.parts.store, self.holds, self.resets, self.parts.statistics, self.parts.read_advice(),
         )  # fmt: skip
         self.parts.topics.make(TopicConfig("orders", 4, 4, system_flag=3))
         self.parts.groups.make(GroupConfig("readers", system_flag=5))
@@ -625,3 +627,58 @@ def test_a_cold_pull_that_finds_nothing_is_held_like_any_other(world: World, fet
         assert bodies(await held) == ["10"]
 
     story(world, tell)
+
+
+# --- a slave ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def slave() -> Iterator[World]:
+    """It was a master before, and has these messages."""
+    world = World()
+    world.send("0", "1", "2")
+    world.parts.config = replace(world.parts.config, role="SLAVE", broker_id=1)
+    yield world
+    world.parts.close()
+
+
+def test_a_slave_gives_what_it_has_and_sends_the_reader_to_the_master(slave: World) -> None:
+    answer = slave.pull(1)
+    assert bodies(answer) == ["1", "2"]
+    assert answer.suggested_broker_id == 0
+
+
+@pytest.mark.parametrize("offset", [4, 100])
+def test_a_slave_that_is_behind_puts_nobody_right(slave: World, offset: int) -> None:
+    assert where(slave.pull(offset)) == (NOT_FOUND, offset, 0, 3)
+
+
+def test_a_slave_that_has_less_of_the_past_puts_nobody_right(slave: World) -> None:
+    queue = slave.parts.store.queues.get(b"orders", 0)
+    assert queue is not None
+    queue.min_offset = 2
+    assert where(slave.pull(1)) == (NOT_FOUND, 1, 2, 3)
+
+
+def test_a_pull_that_waits_at_a_slave_gets_what_is_copied(slave: World) -> None:
+    async def tell() -> None:
+        ahead, waiting = slave.wait(4), slave.wait(3)
+        slave.send("3")
+        assert bodies(await waiting) == ["3"]
+        assert not ahead.done()
+        slave.send("4")
+        assert bodies(await ahead) == ["4"]
+
+    story(slave, tell)
+
+
+def test_a_reader_that_is_far_behind_is_sent_to_a_slave_that_is_there() -> None:
+    world = World(replication=ReplicationConfig(read_from_slaves=True, memory_percent=100))
+    world.parts.memory_bytes, world.parts.has_slaves = 1000, True
+    world.pulls._advice = world.parts.read_advice()
+    for number in range(20):
+        world.send(str(number), padding="x" * 100)
+    assert world.pull(0, most=1).suggested_broker_id == 1
+    assert world.pull(18, most=1).suggested_broker_id == 0
+    world.parts.has_slaves = False
+    assert world.pull(0, most=1).suggested_broker_id == 0

@@ -354,3 +354,37 @@ def test_a_name_server_from_before_5_0_is_not_asked_for_twins() -> None:
         await server.stop()
 
     asyncio.run(run())
+
+
+# --- slaves ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_slave_is_told_where_its_master_is_as_soon_as_there_is_one() -> None:
+    async def run() -> None:
+        async with name_server() as server:
+            told: list[tuple[str | None, str | None]] = []
+            slave = Broker(server.address, address="127.0.0.1:10921", role="SLAVE", broker_id=1)
+            slave.registrar.on_master = lambda *master: told.append(master)
+            slave.registrar.seeks_master = lambda: not told or told[-1][0] is None
+            async with slave:
+                await until(lambda: told)
+                async with Broker(server.address):
+                    await until(lambda: told[-1] == ("127.0.0.1:10911", "127.0.0.1:10912"))
+                    assert {member.broker_id for member in server.table.members()} == {0, 1}
+
+    asyncio.run(run())
+
+
+def test_who_has_its_master_does_not_register_more_often() -> None:
+    async def run() -> None:
+        async with name_server() as server, Broker(server.address) as master:
+            slave = Broker(server.address, address="127.0.0.1:10921", role="SLAVE", broker_id=1)
+            told: list[object] = []
+            slave.registrar.on_master = lambda *at: told.append(at)
+            async with slave:
+                await until(lambda: told)
+                await asyncio.sleep(4 * registration.CHECK_SECONDS)
+                assert len(told) == 1
+            assert master.registrar.registered_with
+
+    asyncio.run(run())

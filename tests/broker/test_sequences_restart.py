@@ -21,6 +21,7 @@ from pyromq.clock import ManualClock
 from pyromq.config import FlushConfig
 from pyromq.errors import NotNow, WrongShape
 from pyromq.model.message import Draft
+from pyromq.model.topic import TopicConfig
 from pyromq.testing.crash_choice import CrashMode
 
 
@@ -351,3 +352,46 @@ class NumberedMachine(RuleBasedStateMachine):
 
 TestNumberedMachine = NumberedMachine.TestCase
 TestNumberedMachine.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+
+
+# --- a copy ----------------------------------------------------------------------------------------------------------
+
+
+def copied(master: Scene, slave: Parts) -> None:
+    """The slave's log becomes its master's."""
+    store = master.parts.store
+    store.close_run()
+    start, end = slave.store.log.end, store.log.end
+    slave.store.append_copy(store.log_bytes(start, end - start), 1, 1)
+
+
+def test_a_slave_that_takes_over_knows_what_writers_sent_to_its_master() -> None:
+    master = Scene()
+    slave = Parts(role="SLAVE", broker_id=1)
+    slave.store.follow()
+    asyncio.run(slave.writers._follow_copy())
+    master.send(0, 0, 5)
+    copied(master, slave)
+    asyncio.run(slave.writers._follow_copy())
+    asyncio.run(slave.writers.save())
+    master.send(0, 5, 5)
+    copied(master, slave)  # this it has not looked at when it is killed
+    promoted = Scene(slave.killed(role="ASYNC_MASTER", broker_id=0))
+    promoted.parts.topics.make(TopicConfig("orders", 4, 4))
+    assert promoted.send(0, 3, 8).more["repeated"] == "7"
+    assert promoted.stored() == numbers(0, 0, 11)
+
+
+def test_a_master_that_becomes_a_slave_goes_on_with_what_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sequence_keeper, "PIECE_BYTES", 100)
+    other = Scene()
+    other.send(0, 0, 5)
+    slave = other.killed().parts.killed(role="SLAVE", broker_id=1)
+    slave.store.follow()
+    other = Scene(slave.killed(role="ASYNC_MASTER", broker_id=0))
+    for first in range(5, 50, 5):
+        other.send(0, first, 5)
+        copied(other, slave)
+    asyncio.run(slave.writers._follow_copy())
+    (entry,) = slave.writers.sequences.entries()
+    assert entry[1][:2] == (0, 49)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyromq.config import BrokerConfig, NameServerConfig
+from pyromq.config import BrokerConfig, NameServerConfig, ReplicationConfig
 from pyromq.config.load import DEFAULT_DATA, DEFAULT_STORE, Loaded, load_broker, load_name_server
 from pyromq.config.rocketmq_keys import BROKER_KEYS, NAME_SERVER_KEYS
 from pyromq.config.rocketmq_names import KNOWN_TO_ROCKETMQ
@@ -52,6 +52,7 @@ brokerName = broker-b
 brokerId = 0
 brokerIP1 = 127.0.0.1
 brokerRole = SYNC_MASTER
+inSyncReplicas = 2
 listenPort = 10921
 namesrvAddr = 10.0.0.1:9876;10.0.0.2:9876
 flushDiskType = SYNC_FLUSH
@@ -105,9 +106,36 @@ def test_a_brokers_file_is_taken_as_it_is(desk: Desk) -> None:
 
 
 def test_what_changes_nothing_is_named_in_one_warning(desk: Desk) -> None:
-    loaded = desk.conf(QUIET + "sendMessageThreadPoolNums=8\nrocketmqHome=/opt/rocketmq\nhaListenPort=1")
+    loaded = desk.conf(QUIET + "sendMessageThreadPoolNums=8\nrocketmqHome=/opt/rocketmq\nhaMaxTimeSlaveNotCatchup=1")
     [warning] = loaded.warnings
-    assert warning.endswith("change nothing here: haListenPort, rocketmqHome, sendMessageThreadPoolNums")
+    assert warning.endswith("change nothing here: haMaxTimeSlaveNotCatchup, rocketmqHome, sendMessageThreadPoolNums")
+
+
+def test_the_keys_of_replication(desk: Desk) -> None:
+    slave = desk.conf(
+        QUIET + "brokerRole=SLAVE\nbrokerId=2\nhaListenPort=10999\nbrokerIP2=10.0.0.3\nhaMasterAddress=10.0.0.1:10912\n"
+        "inSyncReplicas=3\nminInSyncReplicas=2\nallAckInSyncStateSet=true\nenableAutoInSyncReplicas=true\n"
+        "slaveTimeout=2000\nhaSendHeartbeatInterval=1000\nhaHousekeepingInterval=4000\nhaTransferBatchSize=32768\n"
+        "haMaxGapNotInSync=65536\nslaveReadEnable=true\naccessMessageInMemoryMaxRatio=50"
+    )  # fmt: skip
+    assert slave.warnings == []
+    assert (slave.config.role, slave.config.broker_id, slave.config.copies) == ("SLAVE", 2, 1)
+    assert slave.config.replication == ReplicationConfig(
+        listen_port=10999, advertise_host="10.0.0.3", primary="10.0.0.1:10912", copies=3, least_in_sync=2,
+        all_in_sync=True, adapts=True, timeout_ms=2000, heartbeat_ms=1000, silence_ms=4000, batch_bytes=32768,
+        max_gap_bytes=65536, read_from_slaves=True, memory_percent=50,
+    )  # fmt: skip
+
+
+def test_a_sync_master_waits_for_a_slave_and_says_so_where_rocketmq_would_not(desk: Desk) -> None:
+    loaded = desk.conf(QUIET + "brokerRole=SYNC_MASTER")
+    assert loaded.config.copies == 2
+    assert [warning.partition(": ")[2] for warning in loaded.warnings] == [
+        "inSyncReplicas is not given; RocketMQ 5 would acknowledge what no slave has, this broker waits for one slave, "
+        "as RocketMQ 4 does"
+    ]
+    assert desk.conf(QUIET + "brokerRole=SYNC_MASTER\ninSyncReplicas=1").config.copies == 1
+    assert desk.conf(QUIET + "inSyncReplicas=3").config.copies == 1
 
 
 def test_missing_protection_is_said_aloud(desk: Desk) -> None:
@@ -140,8 +168,11 @@ def test_the_tables_use_names_that_rocketmq_has() -> None:
         ("autoCreateTopicEnable=maybe", "it is true or false"),
         ("flushDiskType=LATER", "flushDiskType = 'LATER' cannot work: it is ASYNC_FLUSH or SYNC_FLUSH"),
         ("brokerRole=LEADER", "it is ASYNC_MASTER or SYNC_MASTER or SLAVE"),
-        ("brokerRole=SLAVE\nbrokerId=1", r"line 1 \(brokerRole\).*replication is not there yet"),
-        ("brokerId=1", r"line 1 \(brokerId\).*replication is not there yet"),
+        ("brokerRole=SLAVE\nbrokerId=0", r"line 2 \(brokerId\).*its slaves have numbers of their own from 1 on"),
+        ("brokerId=1", r"line 1 \(brokerId\).*the master of a name has 0"),
+        ("minInSyncReplicas=0", r"line 1 \(minInSyncReplicas\).*at least 1"),
+        ("haTransferBatchSize=9000000", r"line 1 \(haTransferBatchSize\).*4193280 bytes"),
+        ("haMasterAddress=elsewhere", r"line 1 \(haMasterAddress\).*host:port"),
         ("deleteWhen=25", r"line 1 \(deleteWhen\): .*an hour is 0 to 23"),
         ("deleteWhen=night", "deleteWhen = 'night' cannot work"),
         ("diskMaxUsedSpaceRatio=140", "it is a percentage, 0 to 100"),

@@ -766,3 +766,57 @@ def test_a_new_master_counts_more_than_changes_and_changes_more_than_clocks() ->
     assert DataVersion(timestamp_ms=0, counter=10, state_version=1).is_newer_than(old)
     assert old.next(10).is_newer_than(old)
     assert not old.is_newer_than(old)
+
+
+# --- another broker's table ------------------------------------------------------------------------------------------
+
+
+def test_another_brokers_table_is_adopted_with_its_version() -> None:
+    mine, theirs = topic_table(SimDisk()), topic_table(SimDisk())
+    mine.put(TopicConfig("gone", 1, 1))
+    for queues in (1, 4):
+        theirs.put(TopicConfig("orders", queues, queues))
+    document = {"dataVersion": to_json(theirs.version), "topicConfigTable": {"orders": to_json(theirs.get("orders"))}}
+    assert mine.adopt(document)
+    assert ([topic.name for topic in mine], mine.version) == (["orders"], theirs.version)
+    assert not mine.adopt(document)
+    assert mine.save()
+
+
+def test_an_empty_table_or_a_broken_one_is_not_adopted() -> None:
+    mine = topic_table(SimDisk())
+    mine.put(TopicConfig("orders", 4, 4))
+    assert not mine.adopt({"dataVersion": to_json(DataVersion(9, 9)), "topicConfigTable": {}})
+    with pytest.raises(WrongShape):
+        mine.adopt({"dataVersion": to_json(DataVersion(9, 9))})
+    with pytest.raises(WrongShape):
+        mine.adopt({"dataVersion": to_json(DataVersion(9, 9)), "topicConfigTable": {"orders": 7}})
+    assert "orders" in mine
+
+
+def test_delay_offsets_that_are_adopted_may_go_back() -> None:
+    delays = DelayOffsets(SimDisk(), CONFIG, ManualClock())
+    delays.load()
+    delays.commit(3, 10)
+    delays.commit(5, 1)
+    assert delays.adopt({"offsetTable": {"3": 4}})
+    assert (delays.offset_of(3), delays.offset_of(5)) == (4, None)
+
+
+def test_places_of_another_brokers_progress() -> None:
+    document = {"offsetTable": {"orders@shop": {"0": 7, "2": 1}, "no pair": {"0": 1}}}
+    assert ConsumerOffsets.places_in(document) == {("orders", "shop"): {0: 7, 2: 1}}
+    with pytest.raises(WrongShape):
+        ConsumerOffsets.places_in({"offsetTable": {"orders@shop": {"0": -7}}})
+
+
+def test_one_place_can_be_forgotten() -> None:
+    offsets = ConsumerOffsets(SimDisk(), CONFIG, ManualClock())
+    offsets.load()
+    offsets.commit("shop", "orders", 0, 7)
+    offsets.commit("shop", "orders", 1, 8)
+    offsets.forget("shop", "orders", 0)
+    assert offsets.all() == {("orders", "shop"): {1: 8}}
+    offsets.forget("shop", "orders", 1)
+    offsets.forget("shop", "nothing", 1)
+    assert offsets.all() == {}

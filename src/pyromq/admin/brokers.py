@@ -15,6 +15,23 @@ _RUNTIME = re.compile(r"(\d+) days?, (\d+) hours?, (\d+) minutes?, (\d+) seconds
 
 
 @dataclass(frozen=True, slots=True)
+class Copying:
+    """A broker's copies, or the broker as a copy."""
+
+    #: ASYNC_MASTER, SYNC_MASTER or SLAVE.
+    role: str
+    #: Of a master: who copies it now, and how many of them are in sync.
+    slaves: int = 0
+    slaves_in_sync: int = 0
+    #: Of a slave: where it copies from, and whether it does so now.
+    master: str = ""
+    is_connected: bool = False
+    #: Bytes that the slowest copy lacks, and since when.
+    lag_bytes: int = 0
+    lag_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerStatus:
     """How one broker is doing. Where it does not answer, `problem` says why and the figures are zero."""
 
@@ -39,6 +56,8 @@ class BrokerStatus:
     log_bytes: int = 0
     #: When the oldest message it still has was stored; 0: it has none.
     oldest_message_ms: int = 0
+    #: What it says of copies; a broker that is not PyroMQ says nothing.
+    copying: Copying | None = None
     problem: str | None = None
     #: All that it says, by RocketMQ's names.
     figures: Mapping[str, str] = field(default_factory=dict)
@@ -112,7 +131,22 @@ def read_status(broker: BrokerAddress, figures: Mapping[str, str]) -> BrokerStat
         disk_used=_first(figures, "commitLogDiskRatio"),
         log_bytes=_whole(figures, "commitLogMaxOffset") - _whole(figures, "commitLogMinOffset"),
         oldest_message_ms=max(_whole(figures, "earliestMessageTimeStamp"), 0),
+        copying=_copying(figures),
         figures=dict(sorted(figures.items())),
+    )
+
+
+def _copying(figures: Mapping[str, str]) -> Copying | None:
+    if "pyromq.role" not in figures:
+        return None
+    return Copying(
+        role=figures["pyromq.role"],
+        slaves=_whole(figures, "pyromq.slaves"),
+        slaves_in_sync=_whole(figures, "pyromq.slavesInSync"),
+        master=figures.get("pyromq.master", ""),
+        is_connected=figures.get("pyromq.masterConnected") == "true",
+        lag_bytes=_whole(figures, "pyromq.replicationLagBytes"),
+        lag_ms=_whole(figures, "pyromq.replicationLagMs"),
     )
 
 

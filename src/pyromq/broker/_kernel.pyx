@@ -179,6 +179,19 @@ cdef class HeldAnswers:
         for inlet in inlets:
             inlet.write_gathered()
 
+    def take_back(self, long long position):
+        """Those that the log need not reach any more, in order."""
+        cdef Held held
+        cdef list taken = []
+        while self.held:
+            held = self.held[0]
+            if held.position > position:
+                break
+            self.held.popleft()
+            self.count -= len(held.correlation_ids)
+            taken.append((held.connection, held.answers))
+        return taken
+
     def give_up(self):
         """Forget all of them: who waits, and for the answers to what."""
         waiting = [((<Held>held).connection, (<Held>held).correlation_ids) for held in self.held]

@@ -16,6 +16,7 @@ import random
 from collections.abc import AsyncIterator
 
 from pyromq.broker.parts import Parts
+from pyromq.broker.replicating import Replicating
 from pyromq.broker.settings import Settings
 from pyromq.broker.tables import Tables
 from pyromq.clock import Clock, SystemClock
@@ -65,6 +66,7 @@ class Broker:
         self.server = Server(self._handle, config.limits, on_disconnect=self._disconnected, clock=self.clock)
         #: None until the broker serves.
         self.parts: Parts | None = None
+        self.copies: Replicating | None = None
         self._rng = rng or random.Random()  # noqa: S311  it chooses queues
         self._service: Service | None = None
 
@@ -87,19 +89,21 @@ class Broker:
             settings.load()
             tables = Tables(self.config, self.store, self.clock)
             try:
-                async with self._serving(settings, tables):
-                    yield self
+                async with Replicating(self.config, self.store, self.clock).running() as copies:
+                    self.copies = copies
+                    async with self._serving(settings, tables, copies):
+                        yield self
             finally:
                 await tables.save()
 
     @contextlib.asynccontextmanager
-    async def _serving(self, settings: Settings, tables: Tables) -> AsyncIterator[None]:
+    async def _serving(self, settings: Settings, tables: Tables, copies: Replicating) -> AsyncIterator[None]:
         await self.server.start(self.config.listen_host, self.config.listen_port)
         client = Client()
         try:
             await self._listen_for_vips()
             store_host = pack_address(self.config.client_host, self._client_port)
-            parts = Parts(settings, self.store, tables, client, self.address, store_host, self.clock, self._rng)
+            parts = Parts(settings, self.store, tables, client, self.address, store_host, copies, self.clock, self._rng)
             self.parts, self._service = parts, Service(parts.handlers())
             self.server.fast_path = parts.fast_path
             async with self._working_beside(parts):
@@ -146,8 +150,10 @@ class Broker:
         try:
             await self.store.marks.synced.wait(NEVER)
         except StoreFenced as fenced:
-            if self.parts is not None and self.parts.fast_sends is not None:
-                self.parts.fast_sends.fail(fenced)
+            if self.parts is not None:
+                self.parts.promise.fail(fenced)
+                if self.parts.fast_sends is not None:
+                    self.parts.fast_sends.fail(fenced)
             raise
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:

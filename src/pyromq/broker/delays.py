@@ -28,7 +28,16 @@ from pyromq.broker.topics import Topics
 from pyromq.broker.writer import Writer
 from pyromq.clock import Clock
 from pyromq.config import parse_delay_levels
-from pyromq.errors import CorruptStore, DiskFull, IllegalMessage, NoPermission, StoreError, StoreFenced
+from pyromq.errors import (
+    CorruptStore,
+    DiskFull,
+    IllegalMessage,
+    NoPermission,
+    NotEnoughReplicas,
+    SlavesLate,
+    StoreError,
+    StoreFenced,
+)
 from pyromq.model import names
 from pyromq.model.message import AppendedAt, Draft
 from pyromq.records import layout, record
@@ -192,7 +201,7 @@ class Delays:
         while True:
             try:
                 seconds = await self._turn(level)
-            except (DiskFull, OSError) as trouble:
+            except (DiskFull, NotEnoughReplicas, OSError) as trouble:
                 if not self._is_held_up:
                     log.warning("delayed messages wait, and are tried again: %s", trouble)
                 self._is_held_up = True
@@ -266,7 +275,8 @@ class Delays:
                 ready.append(_Ready(offset, released))
         self._append(level, ready)
         if self._last is not None:
-            await self._writer.settled(self._last)
+            with contextlib.suppress(SlavesLate):  # they are delivered, and slaves get them in the order of the log
+                await self._writer.settled(self._last)
         return seconds
 
     # --- one message -------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from pyromq.broker.clients import Consumers
 from pyromq.broker.compiled import KERNEL
 from pyromq.broker.processors.pull import HAS_COMMIT, Plan, PullProcessor, result
 from pyromq.broker.progress import Progress
+from pyromq.broker.read_advice import MASTER, ReadAdvice
 from pyromq.broker.resets import Resets
 from pyromq.broker.statistics import Statistics
 from pyromq.errors import IllegalOffset, PyroMQError
@@ -53,6 +54,7 @@ class FastPulls:
         resets: Resets,
         store: MessageStore,
         statistics: Statistics,
+        advice: ReadAdvice,
     ) -> None:
         assert WIRE_KERNEL is not None
         self._split: Callable[[memoryview, int], Any] = WIRE_KERNEL.split_pull
@@ -62,6 +64,7 @@ class FastPulls:
         self._resets = resets
         self._store = store
         self._statistics = statistics
+        self._advice = advice
         self._plans: dict[bytes, PullPlan] = {}
         self._planned_at = consumers.changes
         statistics.before_sample(self.count_up)
@@ -108,7 +111,7 @@ class FastPulls:
         entries, log_files = segment.buffer, store.log.files
         position = ENTRY.unpack_from(entries, offset * ENTRY.size - segment.base)[0]
         warm = store.warm_stretch(position)
-        if warm is None:
+        if warm is None or self._advice.is_far(position):
             return None
         return plan.answer(
             entries, segment.base // ENTRY.size, offset,
@@ -153,11 +156,14 @@ class FastPulls:
             return None
         made: PullPlan = KERNEL.PullPlan(
             queue, request.group, request.topic, request.queue_id, bool(request.flags & HAS_COMMIT),
-            plan.wanted.tag_codes, plan.max_messages, plan.max_bytes, answer_pattern(plan),
+            plan.wanted.tag_codes, plan.max_messages, plan.max_bytes,
+            answer_pattern(plan, self._advice.broker_for(plan.group, None)),
         )  # fmt: skip
         return made
 
 
-def answer_pattern(plan: Plan) -> list[bytes]:
+def answer_pattern(plan: Plan, broker_id: int = MASTER) -> list[bytes]:
     """The pieces of an answer's header around its values, as the ordinary encoder writes them."""
-    return answer_pieces(result(plan, ReadResult(ReadStatus.FOUND, _NEXT, _LEAST, _LAST)), _NEXT, _LEAST, _LAST)
+    answer = result(plan, ReadResult(ReadStatus.FOUND, _NEXT, _LEAST, _LAST))
+    answer.suggested_broker_id = broker_id
+    return answer_pieces(answer, _NEXT, _LEAST, _LAST)

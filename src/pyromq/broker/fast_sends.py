@@ -4,26 +4,31 @@ Whatever needs a decision is left to `processors.send`; so is everything while t
 where that one says why. The shape of an answer is taken from the ordinary encoder, once, so that there is one
 definition of it.
 
-Answers wait (see `held_answers`) until their messages are in the log: in the page cache at the end of the loop's turn,
-or under sync flush on the disk. All that one write or one sync reached leave together.
+Answers wait (see `held_answers`) until the broker's promise holds for their messages (see `promise`): in the page cache
+at the end of the loop's turn, on the disk, in the logs of slaves. All that one write, sync or report reached leave
+together.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
+from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyromq.broker.compiled import KERNEL
 from pyromq.broker.held_answers import HeldAnswers
 from pyromq.broker.overload import Overload
+from pyromq.broker.promise import BrokerPromise
 from pyromq.broker.receipts import receipt_fields, stamp
 from pyromq.broker.send_loop import FastTopic, SendLoop
 from pyromq.broker.statistics import Statistics
 from pyromq.config import BrokerConfig
 from pyromq.config.broker import WRITE
-from pyromq.errors import PyroMQError, StoreFenced
+from pyromq.errors import SLAVES_LATE, PyroMQError, StoreFenced
 from pyromq.model import names
 from pyromq.model.message import PackedHost
 from pyromq.model.topic import TopicConfig
@@ -34,7 +39,7 @@ from pyromq.store.log_run import ReadableLogRun
 from pyromq.store.message_store import MessageStore
 from pyromq.wire.answer_pieces import answer_pieces
 from pyromq.wire.command import Command
-from pyromq.wire.frames import encode_frame
+from pyromq.wire.frames import decode_frames, encode_frame
 from pyromq.wire.responses import SendReceipt, answer_to, refusal
 
 if TYPE_CHECKING:
@@ -75,8 +80,10 @@ class FastSends:
         overload: Overload,
         store_host: PackedHost,
         statistics: Statistics,
+        promise: BrokerPromise,
     ) -> None:
         self._forms = CHOSEN
+        self._promise = promise
         self._config = config
         self._all_topics = topics
         self._store = store
@@ -89,7 +96,7 @@ class FastSends:
         self._store_host = store_host
         self._loop: Any = self._new_loop()
         statistics.before_sample(self.count_up)
-        (store.marks.synced if store.config.flush.sync else store.marks.appended).listen(self._held.release)
+        promise.mark.listen(self._held.release)
         self._is_stale = True
         self._look_up_from = 0.0
         #: We are told when turns begin and end, so the log may stay open from one to the next.
@@ -151,6 +158,8 @@ class FastSends:
         """Questions that are asked once for all sends of a turn; False when the ordinary way must say what is wrong."""
         if not self._config().permission & WRITE or self._overload.reason() is not None:
             return False
+        if not (self._promise.is_open and self._promise.is_within_reach):
+            return False
         if self._is_stale and self._store.clock.monotonic() >= self._look_up_from:
             self._look_up_topics()
         return self._store.open_run(self._run, lingers=self._lingers)
@@ -171,10 +180,31 @@ class FastSends:
 
     async def settled(self) -> None:
         """Return when nobody waits any more."""
-        with contextlib.suppress(PyroMQError):  # those who wait are told of it by `fail`
+        with contextlib.suppress(PyroMQError, TimeoutError):  # those who wait are told of it by `fail`
             self._store.close_run()
             if self.held_sends:
-                await self._store.marks.synced.wait(self._held.last_position)
+                async with asyncio.timeout(self._promise.timeout_s if self._promise.waits_for_slaves else None):
+                    await self._promise.mark.wait(self._held.last_position)
+
+    async def watch(self) -> None:
+        """Tell those who wait too long for slaves, for as long as the broker runs."""
+        waits_since: deque[tuple[float, int]] = deque()
+        while self._promise.waits_for_slaves:
+            await asyncio.sleep(self._promise.timeout_s / 8)
+            now = self._store.clock.monotonic()
+            waits_since.append((now, self._held.last_position))
+            late = -1
+            while waits_since and waits_since[0][0] <= now - self._promise.timeout_s:
+                late = waits_since.popleft()[1]
+            if late >= 0:
+                self._tell_late(self._held.take_back(late))
+
+    def _tell_late(self, waiting: list[tuple[Connection, bytes]]) -> None:
+        """The answers that they would have got, with another code."""
+        code = self._promise.late_code()
+        for connection, answers in waiting:
+            for command in decode_frames(answers):
+                connection.put_bytes(encode_frame(replace(command, code=code, reason=SLAVES_LATE)))
 
     def fail(self, error: PyroMQError) -> None:
         """The disk did not confirm: nobody who waits may be told that it did."""

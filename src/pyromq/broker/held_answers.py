@@ -42,6 +42,15 @@ class HeldAnswers:
             self.count -= len(held.correlation_ids)
             held.connection.put_bytes(held.answers)
 
+    def take_back(self, position: int) -> list[tuple[Connection, bytes]]:
+        """Those that the log need not reach any more, in order: something else is to be said."""
+        taken = []
+        while self._held and self._held[0].position <= position:
+            held = self._held.popleft()
+            self.count -= len(held.correlation_ids)
+            taken.append((held.connection, held.answers))
+        return taken
+
     def give_up(self) -> list[tuple[Connection, list[int]]]:
         """Forget all of them: who waits, and for the answers to what."""
         waiting = [(held.connection, held.correlation_ids) for held in self._held]

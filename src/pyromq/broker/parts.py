@@ -12,6 +12,7 @@ from typing import Any
 from pyromq.broker.clients import Consumers, Producers
 from pyromq.broker.cluster_queues import ClusterQueues
 from pyromq.broker.compiled import KERNEL
+from pyromq.broker.copy_figures import CopyFigures
 from pyromq.broker.delays import Delays
 from pyromq.broker.fast_paths import FastPaths
 from pyromq.broker.fast_pulls import FastPulls
@@ -19,6 +20,7 @@ from pyromq.broker.fast_sends import FastSends
 from pyromq.broker.groups import Groups
 from pyromq.broker.holds import Holds
 from pyromq.broker.locks import QueueLocks
+from pyromq.broker.metadata_copy import MetadataCopy
 from pyromq.broker.overload import Overload
 from pyromq.broker.processors.admin_broker import BrokerAdmin
 from pyromq.broker.processors.admin_clients import ClientAdmin
@@ -34,9 +36,12 @@ from pyromq.broker.processors.reply import ReplyProcessor
 from pyromq.broker.processors.send import SendProcessor
 from pyromq.broker.processors.send_back import SendBackProcessor
 from pyromq.broker.processors.transaction import TransactionProcessor
-from pyromq.broker.progress import Progress
+from pyromq.broker.progress import Progress, machine_memory
+from pyromq.broker.promise import BrokerPromise
+from pyromq.broker.read_advice import ReadAdvice
 from pyromq.broker.refused_sends import RefusedSends
 from pyromq.broker.registration import Registrar
+from pyromq.broker.replicating import Replicating
 from pyromq.broker.resets import Resets
 from pyromq.broker.runtime_info import RuntimeInfo
 from pyromq.broker.saved_topics import SavedTopics
@@ -50,6 +55,7 @@ from pyromq.broker.transactions.journal import Journal
 from pyromq.broker.writer import Writer
 from pyromq.clock import Clock
 from pyromq.config import BrokerConfig, parse_delay_levels
+from pyromq.errors import NotNow, ServiceError
 from pyromq.model import names
 from pyromq.model.data_version import DataVersion
 from pyromq.model.message import PackedHost
@@ -62,6 +68,7 @@ from pyromq.records.layout import HOST_V4
 from pyromq.store.message_store import MessageStore
 from pyromq.wire import admin_requests as ask
 from pyromq.wire import requests
+from pyromq.wire.codes import ResponseCode
 from pyromq.wire.requests import Request
 from pyromq.wire.responses import Response
 from pyromq.wire.transaction_requests import ResumeCheck
@@ -71,6 +78,16 @@ CHANGE_TABLES = (
     ask.UpdateTopic, ask.UpdateTopicList, ask.DeleteTopic, ask.UpdateGroup, ask.UpdateGroupList, ask.DeleteGroup,
     ask.UpdateForbidden, ask.SetRequestMode,
 )  # fmt: skip
+
+
+#: What changes the log or the tables that a slave has from its master.
+FOR_MASTERS = (
+    requests.SendMessage, requests.SendReply, requests.SendBack, requests.EndTransaction, ResumeCheck,
+    *CHANGE_TABLES, ask.ResetOffset,
+)  # fmt: skip
+
+#: Those that RocketMQ's slaves answer with a fault of the system; to sends they say that they are not available.
+TOLD_PLAINLY = (*CHANGE_TABLES, ask.ResetOffset)
 
 
 class Parts:
@@ -84,6 +101,7 @@ class Parts:
         client: Client,
         address: str,
         store_host: PackedHost,
+        copies: Replicating,
         clock: Clock,
         rng: random.Random,
     ) -> None:
@@ -95,7 +113,15 @@ class Parts:
         config = settings.current
         self.delay_levels = len(parse_delay_levels(config().store.delay_levels))
         # What the broker knows.
-        self.registrar = Registrar(config, address, self._known_topics, client, clock)
+        self._copies = copies
+        self.metadata_copy = MetadataCopy(
+            config, tables, client, topics_changed=self._topics_changed, groups_changed=self._groups_changed,
+            log_end=lambda: store.marks.appended.value,
+        )  # fmt: skip
+        self.registrar = Registrar(
+            config, address, self._known_topics, client, clock, ha_address=copies.address, on_master=self._master_is_at,
+            seeks_master=lambda: copies.seeks_master,
+        )  # fmt: skip
         self.saved_topics = SavedTopics(tables.topics, self._topics_saved)
         tables.settings_saver.on_save = self.saved_topics.saving
         self.topics = Topics(tables.topics, config, self._topics_changed)
@@ -108,7 +134,14 @@ class Parts:
         self.fast_pulls: FastPulls | None = None
         # What runs beside the requests.
         self.overload = Overload(lambda: config().overload, store.marks, clock)
-        self.writer = Writer(store)
+        self.promise = BrokerPromise(config(), store.marks, clock)
+        copies.slaves_changed = self.promise.slaves_changed
+        self.read_advice = ReadAdvice(
+            config, lambda: store.marks.readable.value, lambda: bool(self.promise.in_sync()), machine_memory()
+        )
+        self.copy_figures = CopyFigures(config, store, copies, self.promise, clock)
+        self.copy_figures.show_in(store.telemetry)
+        self.writer = Writer(store, self.promise, is_slave=config().is_slave)
         self.overload.count_waiting(lambda: self.writer.waiting)
         self.numbered = NumberedSends(tables.writers, self.writer, clock)
         self.holds = Holds(store.arrivals, config().max_held_pulls)
@@ -118,7 +151,12 @@ class Parts:
         self.delays = Delays(store, self.writer, tables.delays, self.topics, clock)
         self.journal = Journal(store, self.writer, tables.offsets, clock, store_host)
         self.check_back = CheckBack(config, self.journal, self.producers, self.topics, clock)
-        # Who handles requests.
+        self._make_processors(client, store_host, rng)
+        settings.on_change.append(self._settings_changed)
+
+    def _make_processors(self, client: Client, store_host: PackedHost, rng: random.Random) -> None:
+        """Those who handle requests."""
+        config, store, tables, clock = self._settings.current, self._store, self._tables, self._clock
         self.members = MemberProcessor(
             config, self.topics, self.groups, self.producers, self.consumers, self.locks, clock
         )
@@ -134,7 +172,7 @@ class Parts:
         )  # fmt: skip
         self.pull = PullProcessor(
             config, self.topics, self.groups, self.consumers, self.progress, store, self.holds,
-            resets=self.resets, statistics=self.statistics,
+            resets=self.resets, statistics=self.statistics, advice=self.read_advice,
         )  # fmt: skip
         self.fast_pulls = self._fast_pulls()
         self.offsets = OffsetProcessor(self.topics, self.groups, self.progress, store, self.resets)
@@ -143,22 +181,24 @@ class Parts:
             self.topics, self.groups, self.consumers, ClusterQueues(config, self.topics, client, clock),
             tables.request_modes, tables.settings_saver.changed,
         )  # fmt: skip
-        self.reply = ReplyProcessor(config, self.send, self.producers, self.writer, address, clock)
-        settings.on_change.append(self._settings_changed)
+        self.reply = ReplyProcessor(config, self.send, self.producers, self.writer, self._address, clock)
 
     def _fast_sends(self, store_host: PackedHost) -> FastSends | None:
-        if len(store_host) != HOST_V4:
+        if len(store_host) != HOST_V4 or self._settings.current().is_slave:
             return None
         fast = FastSends(
-            self._settings.current, self.saved_topics, self._store, self.overload, store_host, self.statistics
-        )
+            self._settings.current, self.saved_topics, self._store, self.overload, store_host, self.statistics,
+            self.promise,
+        )  # fmt: skip
         self.overload.count_waiting(lambda: fast.held_sends)
         return fast
 
     def _fast_pulls(self) -> FastPulls | None:
         if KERNEL is None:
             return None
-        return FastPulls(self.pull, self.consumers, self.progress, self.resets, self._store, self.statistics)
+        return FastPulls(
+            self.pull, self.consumers, self.progress, self.resets, self._store, self.statistics, self.read_advice
+        )
 
     @property
     def fast_path(self) -> FastPath:
@@ -182,6 +222,14 @@ class Parts:
         if self.fast_sends is not None:
             self.fast_sends.topics_changed()
         self._plan_anew()
+
+    def _master_is_at(self, address: str | None, ha_address: str | None) -> None:
+        """What a name server says, of a slave's master. One that knows of none may be new: the other ones go on."""
+        if self._settings.current().is_slave:
+            if ha_address:
+                self._copies.master_is_at(ha_address)
+            if address:
+                self.metadata_copy.master_is_at(address)
 
     def _groups_changed(self) -> None:
         self._tables.settings_saver.changed()
@@ -213,17 +261,21 @@ class Parts:
 
     def work(self) -> list[Coroutine[Any, Any, None]]:
         """What runs beside, for as long as the broker does."""
-        return [
-            *self._tables.work(),
-            self.overload.run(),
-            self.statistics.run(),
-            self.delays.run(),
-            self.check_back.run(),
-        ]
+        work = [*self._tables.work(), self.overload.run(), self.statistics.run()]
+        if self._settings.current().is_slave:
+            work.append(self.metadata_copy.run())
+        else:  # what these write is in the master's log, and so in a slave's
+            work += [self.delays.run(), self.check_back.run()]
+        if self.fast_sends is not None:
+            work.append(self.fast_sends.watch())
+        return work
 
     def handlers(self) -> dict[type[Request], Handler]:
         """Which part handles which request."""
-        return {**self._of_clients(), **self._of_admin()}
+        handlers = {**self._of_clients(), **self._of_admin()}
+        if self._settings.current().is_slave:
+            handlers |= dict.fromkeys(FOR_MASTERS, _refuse_as_slave)
+        return handlers
 
     def _of_clients(self) -> dict[type[Request], Handler]:
         return {
@@ -278,6 +330,7 @@ class Parts:
         info = RuntimeInfo(
             config, store, self.statistics, self._clock,
             delays=delays, delay_levels=levels, loop_lag_ms=lambda: self.overload.lag_ms, numbered=self.numbered,
+            copies=self.copy_figures.figures,
         )  # fmt: skip
         topics = TopicAdmin(
             config, self._address, self.topics, self.consumers, self.progress, self.resets, store, self.statistics,
@@ -291,7 +344,7 @@ class Parts:
         clients = ClientAdmin(config, self.topics, self.groups, self.producers, self.consumers, store)
         broker = BrokerAdmin(
             self._settings, self.statistics, info, lambda at_any_hour: store.clean_soon(at_any_hour=at_any_hour),
-            log_end=lambda: store.marks.appended.value,
+            copies=self.copy_figures.encoded,
         )  # fmt: skip
         handlers: dict[type[Request], Handler] = {}
         for part in (topics, groups, offsets, clients, broker, self.assignment):
@@ -299,3 +352,11 @@ class Parts:
         for kind in CHANGE_TABLES:
             handlers[kind] = self._answered_when_saved(handlers[kind])
         return handlers
+
+
+def _refuse_as_slave(request: Request, peer: Peer) -> Response:
+    """With RocketMQ's codes. A client that hears of it asks for the route anew, and finds the master."""
+    where = "this broker is a slave: messages and changes go to its master"
+    if isinstance(request, requests.EndTransaction):
+        return Response(code=ResponseCode.SLAVE_NOT_AVAILABLE, reason=where)
+    raise ServiceError(where) if isinstance(request, TOLD_PLAINLY) else NotNow(where)

@@ -13,9 +13,14 @@ from pyromq.store.reader import to_bytes
 log = logging.getLogger("pyromq.broker")
 
 
+def machine_memory() -> int:
+    """In bytes."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def near_bytes() -> int:
     """How much of the log a new group may be asked to go through: RocketMQ's share of the machine's memory."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * 40 // 100
+    return machine_memory() * 40 // 100
 
 
 class Progress:

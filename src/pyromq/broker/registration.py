@@ -69,10 +69,18 @@ class Registrar:
         clock: Clock,
         *,
         ha_address: str = "",
+        on_master: Callable[[str | None, str | None], None] = lambda address, ha_address: None,
+        seeks_master: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`on_master` is told where, as a name server says, the master of this name is, and where it gives its log.
+
+        That is told with a registration only: whoever `seeks_master` registers more often.
+        """
         self._config = config
         self.address = address
         self.ha_address = ha_address
+        self.on_master = on_master
+        self.seeks_master = seeks_master
         self._topics = topics
         self._links = [_Link(self, one, client, clock) for one in dict.fromkeys(config().name_servers)]
         self._tasks: list[asyncio.Task[None]] = []
@@ -206,7 +214,7 @@ class _Link:
         while (left := due - self._clock.monotonic()) > 0:
             if await _comes(self.changed, min(left, CHECK_SECONDS)):
                 return
-            if left > CHECK_SECONDS and not await self._is_known():
+            if left > CHECK_SECONDS and (self._registrar.seeks_master() or not await self._is_known()):
                 return
 
     # --- requests ----------------------------------------------------------------------------------------------------
@@ -222,6 +230,7 @@ class _Link:
     async def _register(self) -> None:
         for request in self._registrar.registrations():
             answer = await self._call(request)
+            self._registrar.on_master(answer.fields.get("masterAddr"), answer.fields.get("haServerAddr"))
             if answer.body:
                 self._registrar.order_topics = decode_kv_table(answer.body)
 

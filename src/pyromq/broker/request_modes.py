@@ -33,6 +33,14 @@ class RequestModeTable:
             self._modes.setdefault(mode.topic, {})[mode.group] = mode
             self._changed = True
 
+    def adopt(self, modes: RequestModes) -> bool:
+        """Become what another broker's table is; False: nothing has changed. Nothing is not taken for something."""
+        with self._lock:
+            if not modes or modes == self._modes:
+                return False
+            self._modes, self._changed = modes, True
+            return True
+
     def get(self, topic: str, group: str) -> RequestMode | None:
         return self._modes.get(topic, {}).get(group)
 

@@ -45,6 +45,7 @@ class RuntimeInfo:
         delay_levels: int = 0,
         loop_lag_ms: Callable[[], float] = lambda: 0.0,
         numbered: NumberedSends | None = None,
+        copies: Callable[[], Mapping[str, object]] = dict,
     ) -> None:
         self._config = config
         self._store = store
@@ -54,6 +55,7 @@ class RuntimeInfo:
         self._delay_levels = delay_levels
         self._loop_lag_ms = loop_lag_ms
         self._numbered = numbered
+        self._copies = copies
 
     def __call__(self) -> Mapping[str, str]:
         figures: dict[str, object] = {
@@ -69,6 +71,7 @@ class RuntimeInfo:
             **self._pools(),
             **self._schedule(),
             **self._writers(),
+            **self._copies(),
         }
         return {name: str(value) for name, value in sorted(figures.items())}
 

@@ -6,12 +6,16 @@ read, and it speaks only of what is on the disk: it is written once `synced` has
 moment therefore leaves a file that knows too little at worst, never a message that is not stored.
 
 If the log ends before the file's position, somebody cut it: then the file is of no use, and all of the log is read.
+
+A slave has its messages from another broker's log, and reads what it must remember from its copy. It has the file from
+its first moment on, so that it knows the same as its master when it takes over.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 
 from pyromq.broker.sequence_file import FILE, Snapshot, WritersFile
 from pyromq.broker.sequence_scan import numbered_records
@@ -33,10 +37,24 @@ FOLLOW_BYTES = 128 << 20
 FOLLOW_SECONDS = 600.0
 
 
+#: A copy is read more often, so much in one turn of the loop.
+COPY_LOOK_SECONDS = 1.0
+PIECE_BYTES = 4 << 20
+
+
 class SequenceKeeper:
     """Loads the table at the start, and saves it beside the loop."""
 
-    def __init__(self, sequences: Sequences, file: WritersFile, store: MessageStore, clock: Clock) -> None:
+    def __init__(
+        self, sequences: Sequences, file: WritersFile, store: MessageStore, clock: Clock, *, reads_copy: bool = False
+    ) -> None:
+        """`reads_copy`: messages come from another broker's log, and what their writers are is read from the copy."""
+        self._reads_copy = reads_copy
+        #: Everything below is in the table; and where pieces end that are not.
+        self._read_to = 0
+        self._ends: deque[int] = deque()
+        if reads_copy:
+            store.marks.readable.listen(self._copy_grew)
         self.sequences = sequences
         self._file = file
         self._store = store
@@ -64,7 +82,7 @@ class SequenceKeeper:
             self._read_log(0, end)
             return
         if snapshot is None:
-            return
+            return  # numbered messages make the file first; a copy's are read from its beginning on
         if snapshot.position > end:
             log.error("the log was cut at %d, below what %s speaks of: all of it is read", end, FILE)
             self._read_log(0, end)
@@ -79,7 +97,32 @@ class SequenceKeeper:
         for message, stored_ms in numbered_records(self._store.log.files, start, end):
             self.sequences.stored((message,), stored_ms)
         self.sequences.forget_old(self._clock.now_ms())
+        self._read_to = end
         log.info("%d writers are remembered; the log was read from %d to %d", len(self.sequences), start, end)
+
+    # --- a copy ------------------------------------------------------------------------------------------------------
+
+    def _copy_grew(self, position: int) -> None:
+        """Records end where an append does: a long stretch can be read in pieces."""
+        if position - (self._ends[-1] if self._ends else self._read_to) >= PIECE_BYTES:
+            self._ends.append(position)
+
+    async def _follow_copy(self) -> None:
+        try:
+            await self.make_ready()  # from now on a start reads the rest, whatever it starts as
+        except NotNow as trouble:
+            log.warning("writers are not remembered yet, and are tried again: %s", trouble)
+            return
+        while self._read_to < (end := self._next_end()):
+            for message, stored_ms in numbered_records(self._store.log.files, self._read_to, end):
+                self.sequences.stored((message,), stored_ms)
+            self._read_to = end
+            await asyncio.sleep(0)
+
+    def _next_end(self) -> int:
+        while self._ends and self._ends[0] <= self._read_to:
+            self._ends.popleft()
+        return self._ends[0] if self._ends else self._store.marks.readable.value
 
     # --- saving ------------------------------------------------------------------------------------------------------
 
@@ -109,7 +152,9 @@ class SequenceKeeper:
     async def run(self) -> None:
         """Follow the log, for as long as the broker runs."""
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            if self._reads_copy:
+                await self._follow_copy()
+            await asyncio.sleep(COPY_LOOK_SECONDS if self._reads_copy else LOOK_SECONDS)
             self.sequences.forget_old(self._clock.now_ms())
             if self._is_due:
                 await self.save()
@@ -118,14 +163,18 @@ class SequenceKeeper:
     def _is_due(self) -> bool:
         if not self.is_ready:
             return False
-        grown = self._store.marks.appended.value - self._saved_to
+        grown = self._known_to - self._saved_to
         has_changed = self.sequences.changes != self._saved_changes
         is_late = self._clock.monotonic() - self._saved_at >= FOLLOW_SECONDS
         return grown >= FOLLOW_BYTES or (has_changed and is_late) or self._must_save
 
+    @property
+    def _known_to(self) -> int:
+        return self._read_to if self._reads_copy else self._store.marks.appended.value
+
     async def save(self) -> None:
         """Let the file follow the log, if numbered messages were ever sent; a disk that does not take it is logged."""
-        if not self.is_ready or self._saved_to == self._store.marks.appended.value:
+        if not self.is_ready or self._saved_to == self._known_to:
             return
         try:
             async with self._saving:
@@ -142,7 +191,7 @@ class SequenceKeeper:
 
     async def _synced_snapshot(self) -> Snapshot:
         """Everything up to now, once it is on the disk. Raises StoreFenced."""
-        position = LogPosition(self._store.marks.appended.value)
+        position = LogPosition(self._known_to)
         snapshot = Snapshot(position, self.sequences.entries())
         self._taken_changes = self.sequences.changes
         await self._store.wait_synced(AppendedAt(position, 0, QueueOffset(0)))

@@ -31,7 +31,9 @@ class Tables:
         for table in (self.topics, self.groups, self.offsets, self.delays, self.request_modes):
             table.load()
         file = WritersFile(store.disk, store.paths.config)
-        self.writers = SequenceKeeper(Sequences(config.writers_remembered_hours * HOUR_MS), file, store, clock)
+        self.writers = SequenceKeeper(
+            Sequences(config.writers_remembered_hours * HOUR_MS), file, store, clock, reads_copy=config.is_slave
+        )
         self.writers.load()
         self.settings_saver = Saver(self.topics, self.groups, self.request_modes)
         self._savers = (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
@@ -22,7 +23,7 @@ from pyromq.clock import SystemClock
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyromq.admin.brokers import BrokerStatus
+    from pyromq.admin.brokers import BrokerStatus, Copying
 
 app = typer.Typer(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 
@@ -98,16 +99,17 @@ def _show_cluster(name: str, found: Sequence[BrokerStatus]) -> None:
     console = output.stdout()
     console.print(f"[bold]{escaped(name)}[/], {plural(len(found), 'broker')}")
     table = output.listing(
-        "broker", "id", "address", "version", "in/s", "out/s", "disk", numbers=("id", "in/s", "out/s", "disk")
+        "broker", "id", "address", "version", "in/s", "out/s", "disk", "copies", numbers=("id", "in/s", "out/s", "disk")
     )
     for one in found:
         where = [escaped(one.name), str(one.broker_id), escaped(one.address)]
         if one.problem:
-            table.add_row(*where, "[red]no answer[/]", "", "", "")
+            table.add_row(*where, "[red]no answer[/]", "", "", "", "")
         else:
             table.add_row(
-                *where, _version(one), rate(one.in_per_second), rate(one.out_per_second), _disk(one.disk_used)
-            )
+                *where, _version(one), rate(one.in_per_second), rate(one.out_per_second), _disk(one.disk_used),
+                _copies(one.copying),
+            )  # fmt: skip
     console.print(table)
     for one in found:
         if one.problem:
@@ -116,6 +118,22 @@ def _show_cluster(name: str, found: Sequence[BrokerStatus]) -> None:
 
 def _role(broker_id: int) -> str:
     return "master" if broker_id == 0 else f"slave {broker_id}"
+
+
+def _copies(copying: Copying | None) -> str:
+    """Who copies a master, or how a slave is doing, in a few words."""
+    if copying is None:
+        return ""
+    if copying.role == "SLAVE":
+        return _behind(copying) if copying.is_connected else "[red]copies nobody[/]"
+    if not copying.slaves:
+        return "[red]none, and waits for one[/]" if copying.role == "SYNC_MASTER" else "none"
+    colour = "green" if copying.slaves_in_sync == copying.slaves else "yellow"
+    return f"[{colour}]{copying.slaves_in_sync} of {copying.slaves} in sync[/], {_behind(copying)}"
+
+
+def _behind(copying: Copying) -> str:
+    return f"{size(copying.lag_bytes)} behind" if copying.lag_bytes else "level"
 
 
 def _version(status: BrokerStatus) -> str:
@@ -143,6 +161,11 @@ def status(
     facts = output.facts()
     facts.add_row("broker", f"[bold]{escaped(found.name)}[/], {_role(found.broker_id)}")
     facts.add_row("cluster", escaped(found.cluster))
+    if found.copying is not None:
+        since = f", for {duration(found.copying.lag_ms / 1000)}" if found.copying.lag_ms else ""
+        facts.add_row("copies", f"{_copies(found.copying)}{since} ({escaped(found.copying.role)})")
+    if found.copying is not None and found.copying.master:
+        facts.add_row("copy of", escaped(found.copying.master))
     facts.add_row("address", escaped(found.address))
     facts.add_row("version", f"{_version(found)}, speaks {escaped(found.version)}")
     facts.add_row("started", f"{moment(found.started_ms)} ({ago(found.started_ms, now_ms)})")
@@ -217,5 +240,6 @@ def _status_json(one: BrokerStatus) -> dict[str, Any]:
         "log_bytes": one.log_bytes,
         "disk_used": one.disk_used,
         "oldest_message_ms": one.oldest_message_ms or None,
+        "copies": None if one.copying is None else asdict(one.copying),
         "problem": one.problem,
     }

@@ -8,6 +8,7 @@ from pyromq.config.broker import BrokerConfig, OverloadConfig, TransactionConfig
 from pyromq.config.checks import GIB, KIB, MIB
 from pyromq.config.limits import LimitsConfig
 from pyromq.config.nameserver import NameServerConfig
+from pyromq.config.replication import ReplicationConfig
 from pyromq.config.store import DELAY_LEVELS, FlushConfig, RetentionConfig, StoreConfig, parse_delay_levels
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "LimitsConfig",
     "NameServerConfig",
     "OverloadConfig",
+    "ReplicationConfig",
     "RetentionConfig",
     "StoreConfig",
     "TransactionConfig",

@@ -16,8 +16,8 @@ from pyromq.config.checks import (
     require_port,
 )
 from pyromq.config.limits import LimitsConfig
+from pyromq.config.replication import ReplicationConfig
 from pyromq.config.store import StoreConfig
-from pyromq.errors import ConfigError
 
 MASTER_ROLES = ("ASYNC_MASTER", "SYNC_MASTER")
 
@@ -72,7 +72,8 @@ class BrokerConfig:
     cluster: str = "DefaultCluster"
     #: 0 is the master of its name.
     broker_id: int = 0
-    #: `ASYNC_MASTER` or `SYNC_MASTER`. They differ only once there are slaves.
+    #: `ASYNC_MASTER` acknowledges what it has itself, `SYNC_MASTER` what a slave has too (see `replication.copies`).
+    #: `SLAVE` is a copy of the master of its name.
     role: str = "ASYNC_MASTER"
     #: The address that is bound. Another than loopback needs `allow_public`.
     listen_host: str = "127.0.0.1"
@@ -142,6 +143,8 @@ class BrokerConfig:
     offsets_flush_interval_ms: int = 5_000
     #: How often the progress of delayed messages is written to disk. Topics and groups are saved at every change.
     config_flush_interval_ms: int = 10_000
+    #: Copies on other machines.
+    replication: ReplicationConfig = field(default_factory=ReplicationConfig)
     #: When sends are refused.
     overload: OverloadConfig = field(default_factory=OverloadConfig)
     #: Connections, sizes and times of the network.
@@ -160,16 +163,25 @@ class BrokerConfig:
         """The host that clients and name servers are told."""
         return self.advertise_host or self.listen_host
 
+    @property
+    def is_slave(self) -> bool:
+        return self.role == "SLAVE"
+
+    @property
+    def copies(self) -> int:
+        """Of an acknowledged message, this broker's own included."""
+        return self.replication.copies_for(self.role)
+
     def _check_identity(self) -> None:
         require_name("name", self.name)
         require_name("cluster", self.cluster)
         require(self.role in (*MASTER_ROLES, "SLAVE"), "role", self.role, "it is ASYNC_MASTER, SYNC_MASTER or SLAVE")
-        if self.role == "SLAVE" or self.broker_id != 0:
-            raise ConfigError(
-                f"role = {self.role!r} with broker_id = {self.broker_id} asks for a copy of another broker, and "
-                "replication is not there yet: run a master (role ASYNC_MASTER, broker_id 0)",
-                "role" if self.role == "SLAVE" else "broker_id",
-            )
+        require(
+            (self.broker_id > 0) == self.is_slave and self.broker_id >= 0,
+            "broker_id",
+            self.broker_id,
+            "the master of a name has 0 and its slaves have numbers of their own from 1 on (role = SLAVE)",
+        )
         require_name("trace_topic", self.trace_topic)
         require(bool(self.region.strip()), "region", self.region, "it must not be empty")
 

@@ -62,7 +62,7 @@ def to_text(value: object) -> str:
 
 
 def to_optional_text(value: object) -> str | None:
-    return to_text(value) or None
+    return to_text(value) or None if value is not None else None
 
 
 def to_texts(value: object) -> tuple[str, ...]:
@@ -186,6 +186,8 @@ def _near(name: str, known: Collection[str]) -> list[str]:
         return [one for one in sorted(known) if alike[one] > best - _AS_NEAR][:2]
     wanted = _words(name)
     longer = sorted((one for one in known if wanted and wanted <= _words(one)), key=lambda one: (len(one), one))
+    table = name.rpartition(".")[0]
+    longer = [one for one in longer if one.rpartition(".")[0] == table] or longer
     return longer if len(longer) <= 2 else []
 
 

@@ -74,7 +74,7 @@ def load_broker(
     warnings = [*file.warnings, *_about_the_store(given, path)]
     if _is_rocketmq(path):
         given.setdefault("auto_create_groups", Given(True, "RocketMQ's default"))
-        warnings += _about_topics(given, path)
+        warnings += [*_about_topics(given, path), *_about_copies(given, path)]
     given.setdefault("store.root", Given(DEFAULT_STORE, "default"))
     config = _build(BrokerConfig, given)
     return Loaded(config, warnings + _about_the_broker(config), path)
@@ -159,6 +159,17 @@ def _about_topics(given: Mapping[str, Given], path: Path | None) -> list[str]:
     return [
         f"{path}: autoCreateTopicEnable is not given; RocketMQ would create a topic with its first message, this "
         "broker does so only with autoCreateTopicEnable=true"
+    ]
+
+
+def _about_copies(given: Mapping[str, Given], path: Path | None) -> list[str]:
+    """A sync master that waits for nobody would be one by name only."""
+    role = given.get("role")
+    if role is None or role.value != "SYNC_MASTER" or "replication.copies" in given:
+        return []
+    return [
+        f"{path}: inSyncReplicas is not given; RocketMQ 5 would acknowledge what no slave has, this broker waits for "
+        "one slave, as RocketMQ 4 does"
     ]
 
 

@@ -107,5 +107,7 @@ def describe(config: BrokerConfig) -> dict[str, str]:
     """The effective settings under RocketMQ's names, as the broker tells them to whoever asks. None is a secret."""
     told = {key.name: key.form.give(value_at(config, key.path)) for key in BROKER_KEYS}
     told["brokerIP1"] = config.client_host
+    told["brokerIP2"] = config.replication.advertise_host or config.client_host
+    told["inSyncReplicas"] = str(config.copies)
     told[COMMIT_LOG_KEY] = str(config.store.log_directory)
     return told

@@ -77,8 +77,8 @@ class CommitLog:
 
     @property
     def start(self) -> LogPosition:
-        """The oldest position that is still there."""
-        return LogPosition(self.files.start)
+        """The oldest position that is still there; of a log without bytes, where it is to begin."""
+        return LogPosition(self.files.start) if self.files.segments else self.end
 
     def start_writing_at(self, position: int, last_timestamp_ms: int) -> None:
         """Recovery says where the log ends."""
@@ -203,6 +203,52 @@ class CommitLog:
         """Nothing more is written, and what was not taken over is lost."""
         run.close()
         self._run = None
+
+    def append_copy(self, data: memoryview, last_timestamp_ms: int) -> None:
+        """Append bytes of another log as they are: whole records, checked before, and what ends its segments.
+
+        Raises DiskFull, OSError: what was written before counts, up to `end`.
+        """
+        self.last_timestamp_ms = max(last_timestamp_ms, self.last_timestamp_ms)
+        while data:
+            segment = self._current
+            if segment is None or self.end == segment.end:
+                segment = self._enter_next()
+            part = data[: segment.end - self.end]
+            offset = self.end - segment.base
+            if self._pool is None:
+                segment.file.write_at(offset, part)
+            else:  # it brings everything that it stands for into the page cache, and this with it
+                self._buffer[offset : offset + len(part)] = part
+            self.end = LogPosition(self.end + len(part))
+            data = data[len(part) :]
+            self._allocator.look_ahead(segment, self.end - segment.base, warms=False)
+
+    def begin_copy_at(self, position: int) -> None:
+        """An empty log is to begin elsewhere. A file without records, left by a start, goes: what is left of a run has
+        no gaps. Raises OSError."""
+        assert self.end in (0, self.start) or not self.files.segments, "only an empty log can begin elsewhere"
+        self._allocator.discard()
+        self._current, self._buffer = None, memoryview(b"")
+        self.files.remove_from(0)
+        self.start_writing_at(position, 0)
+
+    def end_copying(self) -> None:
+        """What follows are messages. Where the copy ends with its segment, they begin in the next one."""
+        if self._current is not None and self.end == self._current.end:
+            self._current.file.let_pages_grow()
+            self._current, self._buffer = None, memoryview(b"")
+
+    def _enter_next(self) -> Segment:
+        """The segment at whose beginning the log ends. The one before has its blank already, if there is one."""
+        following = self.files.find(self.end) or self._allocator.take(self.end)
+        buffer = self._buffer_of(following, 0)
+        if self._current is not None:
+            self._current.file.let_pages_grow()
+        if following.base >= self.files.end:
+            self.files.add(following)
+        self._current, self._buffer = following, buffer
+        return following
 
     def _believe(self, draft: Draft, receipt: AppendedAt, cursors: dict[bytes, QueueCursor]) -> None:
         """An error came in the middle of a batch: what has a receipt is in the log, and the next goes behind it."""

@@ -251,6 +251,24 @@ class _Table(Generic[Content]):
             self._new_version()
             self._changed = True
 
+    def adopt(self, document: JsonObject) -> bool:
+        """Become what another broker's table is, its version too; False: nothing has changed. Raises WrongShape.
+
+        Nothing is never taken for something: a broker that lost its tables must not take ours with it.
+        """
+        version, content = self._parse(document)
+        with self._lock:
+            if not content or (version is not None and version == self.version):
+                return False
+            self.version = version or self.version
+            self._rest = {**self._rest, **self._unknown(document)}
+            self._replace(content)
+            self._changed = True
+            return True
+
+    def _replace(self, content: Content) -> None:
+        self._take(content)
+
     def _new_version(self) -> None:
         self.version = self.version.next(self._clock.now_ms())
 
@@ -434,6 +452,22 @@ class ConsumerOffsets(_Table[dict[str, dict[int, int]]]):
         self._offsets: dict[tuple[str, str], dict[int, int]] = {}
         self._unpaired: dict[str, dict[int, int]] = {}
 
+    def _replace(self, content: dict[str, dict[int, int]]) -> None:
+        self._offsets, self._unpaired = {}, {}
+        self._take(content)
+
+    @classmethod
+    def places_in(cls, document: JsonObject) -> dict[tuple[str, str], dict[int, int]]:
+        """What another broker's table says, by topic and group. Raises WrongShape."""
+        table = an_object(document.get(cls.TABLE, {}))
+        pairs = ((_split_pair(key), offsets) for key, offsets in table.items())
+        return {pair: _read_offsets(an_object(offsets)) for pair, offsets in pairs if pair is not None}
+
+    def all(self) -> dict[tuple[str, str], dict[int, int]]:
+        """A copy: (topic, group) to offsets by queue."""
+        with self._lock:
+            return {pair: dict(offsets) for pair, offsets in self._offsets.items()}
+
     def commit(self, group: str, topic: str, queue: int, offset: int) -> bool:
         """Move forward. False when the group is there already or further: going back takes `reset`."""
         with self._lock:
@@ -468,6 +502,15 @@ class ConsumerOffsets(_Table[dict[str, dict[int, int]]]):
     def groups_of(self, topic: str) -> set[str]:
         with self._lock:
             return {group for name, group in self._offsets if name == topic}
+
+    def forget(self, group: str, topic: str, queue: int) -> None:
+        """As if the group had never committed there."""
+        with self._lock:
+            offsets = self._offsets.get((topic, group), {})
+            if offsets.pop(queue, None) is not None:
+                self._changed = True
+                if not offsets:
+                    del self._offsets[topic, group]
 
     def forget_group(self, group: str) -> None:
         with self._lock:
@@ -532,6 +575,9 @@ class DelayOffsets(_Table[dict[int, int]]):
     def __init__(self, disk: Disk, directory: Path, clock: Clock) -> None:
         super().__init__(disk, directory, clock)
         self._offsets: dict[int, int] = {}
+
+    def _replace(self, content: dict[int, int]) -> None:
+        self._offsets = dict(content)
 
     def commit(self, level: int, offset: int) -> bool:
         """Move forward. False when it is there already or further."""

@@ -26,7 +26,15 @@ from typing import TYPE_CHECKING
 
 from pyromq.clock import Clock, SystemClock
 from pyromq.config import StoreConfig
-from pyromq.errors import CorruptLog, DiskFull, IllegalMessage, StoreClosed, StoreFenced, TooManyFiles
+from pyromq.errors import (
+    CorruptLog,
+    DiskFull,
+    IllegalMessage,
+    OffsetNotFound,
+    StoreClosed,
+    StoreFenced,
+    TooManyFiles,
+)
 from pyromq.model.message import AppendedAt, Draft
 from pyromq.store import log_place, platform
 from pyromq.store.allocator import Allocator, Result, Runner
@@ -343,6 +351,61 @@ class MessageStore(StoreReader):
                 self._add_queue(draft)
         self.log.make_room(drafts)
         return self.append(drafts)
+
+    # --- copying another log -----------------------------------------------------------------------------------------
+
+    def follow(self) -> None:
+        """From now on the log grows by `append_copy` alone: it is a copy of another one.
+
+        A copy may begin anywhere in the other log, and so may its queues.
+        """
+        self.close_run()
+        self.dispatcher.recovering = True
+
+    def lead(self) -> None:
+        """From now on the log grows by messages again: each goes behind the last of its queue. Raises DiskFull."""
+        self.dispatch()
+        self.log.end_copying()
+        self.dispatcher.recovering = False
+        for queue in self.queues:
+            queue.cursor.next_append = queue.max_offset
+
+    def start_copy_at(self, position: int) -> None:
+        """An empty log is to begin where the other one does. Raises OSError."""
+        assert position % self.config.segment_bytes == 0, f"no segment begins at {position}"
+        self.log.begin_copy_at(position)
+        for queue in list(self.queues):
+            self.queues.discard(queue)  # it has no messages, and is to begin wherever its first one does
+        for mark in self.marks.all():
+            if position < mark.value:
+                mark.value = position  # it has never shown a byte
+            mark.advance(position)  # also for those of a running store who wait for what comes
+
+    def append_copy(self, data: memoryview, records: int, last_timestamp_ms: int) -> None:
+        """Append whole records of another log, bytes that were checked, for the position where this one ends.
+
+        Raises DiskFull (what has been written counts), StoreFenced, StoreClosed.
+        """
+        self._check_writable()
+        before = self.log.end
+        try:
+            self.log.append_copy(data, last_timestamp_ms)
+        except OSError as error:
+            raise self.fence(error) from error
+        finally:
+            if self.log.end > before:
+                self._grew(max(records, 1))
+
+    def log_bytes(self, position: int, most: int) -> memoryview:
+        """What the log has from a position on, in one segment. Nothing when it ends there. Raises OffsetNotFound."""
+        readable = self.marks.readable.value
+        segment = self.log.files.find(position)
+        if segment is None or not self.log.start <= position <= readable:
+            if position == readable:
+                return memoryview(b"")
+            raise OffsetNotFound(f"the log has the positions {self.log.start} to {readable}, and not {position}")
+        at = position - segment.base
+        return segment.buffer[at : min(at + most, segment.size, readable - segment.base)]
 
     def open_run(self, run: LogRun, *, lingers: bool = False) -> bool:
         """Let a compiled loop append, message by message; False when only `append` can tell what is the matter.

@@ -59,6 +59,8 @@ class LogEnd(NamedTuple):
 def scan_start(files: SegmentedFile, point: RecoverPoint | None, checkpoint: Checkpoint, *, clean: bool) -> int:
     """Where to begin to look for the end of the log: always at a record boundary."""
     if point is not None:
+        if not files.segments and point.log_start >= point.synced:
+            return point.synced  # a copy that was to begin there, and has no byte yet
         start = max(min(point.queues_to, point.synced), files.start)
         if start <= files.end and starts_at_record(files, start):
             return start
@@ -156,10 +158,11 @@ def refuse_damage(files: SegmentedFile, found: LogEnd, synced: int) -> None:
     )
 
 
-def cut_log(files: SegmentedFile, end: int, keep_in: Path) -> tuple[int, Path | None]:
+def cut_log(files: SegmentedFile, end: int, keep_in: Path, *, keep_all: bool = False) -> tuple[int, Path | None]:
     """Leave nothing but zeroes behind the end: a stale record there could come back to life after the next crash.
 
-    How many bytes were cut, and the file in `keep_in` that has them now (the first of them, if several do).
+    How many bytes were cut, and the file in `keep_in` that has them now (the first of them, if several do). Of a torn
+    tail a part is enough to look at; with `keep_all` nothing is lost.
     """
     cut = 0
     kept: Path | None = None
@@ -170,7 +173,7 @@ def cut_log(files: SegmentedFile, end: int, keep_in: Path) -> tuple[int, Path | 
         behind = last_nonzero(segment.buffer, at, segment.data_end(at))
         if behind > at:
             cut += behind - at
-            kept = _keep(files.disk, keep_in, segment, at, behind)
+            kept = _keep(files.disk, keep_in, segment, at, behind if keep_all else min(behind, at + MAX_CUT_KEPT))
         if segment.base > end:
             # A crash may bring the file back: then it begins with nothing.
             zero(segment.buffer, 0, min(behind, layout.SMALLEST_RECORD))
@@ -183,8 +186,22 @@ def cut_log(files: SegmentedFile, end: int, keep_in: Path) -> tuple[int, Path | 
 
 
 def _keep(disk: Disk, directory: Path, segment: Segment, start: int, end: int) -> Path:
-    path = directory / f"{segment.base + start:020d}.bin"
-    disk.replace_bytes(path, bytes(segment.buffer[start : min(end, start + MAX_CUT_KEPT)]))
+    """In files of bounded length. What an earlier cut at the same place left is not written over."""
+    first: Path | None = None
+    for at in range(start, end, MAX_CUT_KEPT):
+        data = bytes(segment.buffer[at : min(end, at + MAX_CUT_KEPT)])
+        path = _free_name(disk, directory, f"{segment.base + at:020d}", data)
+        disk.replace_bytes(path, data)
+        first = first or path
+    assert first is not None
+    return first
+
+
+def _free_name(disk: Disk, directory: Path, name: str, data: bytes) -> Path:
+    path, number = directory / f"{name}.bin", 1
+    while disk.exists(path) and disk.read_bytes(path) != data:
+        number += 1
+        path = directory / f"{name}-{number}.bin"
     return path
 
 

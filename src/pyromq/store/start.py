@@ -109,7 +109,10 @@ class Start:
         if report.clean and found.damage is None:
             files.remove_from(max(found.end, files.start + 1))
         else:
-            report.bytes_cut, report.cut_kept_in = recovery.cut_log(files, found.end, self.paths.cut_off)
+            on_purpose = found.damage == GIVEN_UP
+            report.bytes_cut, report.cut_kept_in = recovery.cut_log(
+                files, found.end, self.paths.cut_off, keep_all=on_purpose
+            )
         if report.bytes_cut:
             log.warning(
                 "cut %d bytes from the end of the log at position %d (%s); they are kept in %s",

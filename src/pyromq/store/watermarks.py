@@ -111,6 +111,9 @@ class Watermarks:
         assert self.dispatched.value <= self.readable.value <= self.appended.value
         assert self.indexed.value <= self.readable.value
 
+    def all(self) -> tuple[Watermark, ...]:
+        return (self.appended, self.synced, self.readable, self.dispatched, self.indexed)
+
     def fail(self, error: Callable[[], BaseException]) -> None:
-        for mark in (self.appended, self.synced, self.readable, self.dispatched, self.indexed):
+        for mark in self.all():
             mark.fail(error)

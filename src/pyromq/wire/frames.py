@@ -9,7 +9,7 @@ length that no frame can have is refused before anything is kept for it.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pyromq.errors import BadFrame
@@ -101,6 +101,16 @@ def decode_frame(data: memoryview, start: int, end: int, max_fields: int = MAX_F
     if header_end < end:
         command.body = bytes(data[header_end:end])
     return command
+
+
+def decode_frames(data: bytes) -> Iterator[Command]:
+    """Whole frames, one behind the other."""
+    view, at = memoryview(data), 0
+    while at < len(view):
+        end = frame_end(view, at)
+        assert end is not None
+        yield decode_frame(view, at, end)
+        at = end
 
 
 def encode_head(command: Command, body_size: int) -> bytes:

@@ -14,7 +14,6 @@ from pyromq.errors import BadRequest, ServiceError
 from pyromq.net.peer import Peer
 from pyromq.net.service import Handler
 from pyromq.wire import admin_requests as ask
-from pyromq.wire.bodies.replication import encode_lone_master
 from pyromq.wire.bodies.routes import encode_data_version, encode_kv_table
 from pyromq.wire.bodies.stats import encode_rates
 from pyromq.wire.requests import Request
@@ -35,13 +34,13 @@ class BrokerAdmin:
         statistics: Statistics,
         runtime_info: Callable[[], Mapping[str, str]],
         clean_now: CleanNow,
-        log_end: Callable[[], int],
+        copies: Callable[[], bytes],
     ) -> None:
         self._settings = settings
         self._statistics = statistics
         self._runtime_info = runtime_info
         self._clean_now = clean_now
-        self._log_end = log_end
+        self._copies = copies
 
     def handlers(self) -> Mapping[type[Request], Handler]:
         return {
@@ -59,7 +58,7 @@ class BrokerAdmin:
         return Response(body=encode_kv_table(self._runtime_info()))
 
     def replication(self, request: ask.GetReplication, peer: Peer) -> Response:
-        return Response(body=encode_lone_master(self._log_end()))
+        return Response(body=self._copies())
 
     def view_stats(self, request: ask.ViewStats, peer: Peer) -> Response:
         rates = self._statistics.rates(request.name, request.key)

@@ -3,6 +3,9 @@
 The answer to a pull that found messages is made in this turn of the loop when they are in memory; cold ones are fetched
 by a thread first. However much of a queue a filter leaves out, one pull looks at a limited part of it, and tells the
 client where to go on.
+
+A slave may be behind its master, and may have less of the past: an offset that it does not have is none that it puts
+right. It waits for it, and the reader's next question goes to the master, if there is one.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from pyromq.broker.clients import Consumers
 from pyromq.broker.groups import Groups
 from pyromq.broker.holds import Holds
 from pyromq.broker.progress import Progress
+from pyromq.broker.read_advice import ReadAdvice
 from pyromq.broker.resets import Resets
 from pyromq.broker.statistics import Statistics
 from pyromq.broker.topics import Topics
@@ -81,6 +85,9 @@ OUTCOMES = {
 }
 
 
+OUT_OF_RANGE = (ReadStatus.TOO_LARGE, ReadStatus.TOO_SMALL)
+
+
 class Forbidden(IntEnum):
     """Why a pull was not permitted, in RocketMQ's numbers."""
 
@@ -122,8 +129,10 @@ class PullProcessor:
         holds: Holds,
         resets: Resets,
         statistics: Statistics,
+        advice: ReadAdvice,
     ) -> None:
         self._config = config
+        self._advice = advice
         self._topics = topics
         self._groups = groups
         self._consumers = consumers
@@ -281,13 +290,18 @@ class PullProcessor:
             self._statistics.got_nothing()
         if found.status is ReadStatus.NO_QUEUE and request.offset != 0:
             found.status = ReadStatus.TOO_LARGE
-        if found.status is ReadStatus.TOO_LARGE or found.status is ReadStatus.TOO_SMALL:
+        if found.status in OUT_OF_RANGE and self._config().is_slave:
+            found = ReadResult(ReadStatus.AT_END, request.offset, found.min_offset, found.max_offset)
+        if found.status in OUT_OF_RANGE:
             log.info(
                 "%s asks for offset %d of %s/%d, which has %d to %d: it is told to go on at %d",
                 request.group, request.offset, request.topic, request.queue_id, found.min_offset, found.max_offset,
                 found.next_offset,
             )  # fmt: skip
-        return result(plan, found)
+        position = layout.HEAD.unpack_from(found.records[-1])[6] if found.records else None
+        answer = result(plan, found)
+        answer.suggested_broker_id = self._advice.broker_for(plan.group, position)
+        return answer
 
 
 @dataclass(slots=True, eq=False)

@@ -22,7 +22,7 @@ from pyromq.broker.topics import Topics
 from pyromq.broker.writer import Writer
 from pyromq.config import BrokerConfig
 from pyromq.config.broker import WRITE
-from pyromq.errors import NoPermission, OffsetNotFound, ServiceError
+from pyromq.errors import NoPermission, OffsetNotFound, ServiceError, SlavesLate
 from pyromq.model import names
 from pyromq.model.group import GroupConfig
 from pyromq.model.ids import LogPosition
@@ -89,7 +89,10 @@ class SendBackProcessor:
         again = replace(again, store_host=self._store_host, reconsume_times=draft.reconsume_times + 1)
         (receipt,) = self._writer.append([self._delay(again)])
         self._statistics.sent_back(group.name, draft.topic.decode(), 1)
-        await self._writer.settled(receipt)
+        try:
+            await self._writer.settled(receipt)
+        except SlavesLate as late:  # a consumer that hears of a failure stores it once more
+            return Response(reason=str(late))
         return Response()
 
     async def _message(self, position: int) -> Draft:

@@ -19,7 +19,15 @@ from pyromq.broker.transactions.journal import Journal
 from pyromq.broker.transactions.ledger import Act, Half, Limits, Step
 from pyromq.clock import Clock
 from pyromq.config import BrokerConfig
-from pyromq.errors import CorruptStore, DiskFull, IllegalMessage, OffsetNotFound, PyroMQError, StoreFenced
+from pyromq.errors import (
+    CorruptStore,
+    DiskFull,
+    IllegalMessage,
+    NotEnoughReplicas,
+    OffsetNotFound,
+    PyroMQError,
+    StoreFenced,
+)
 from pyromq.model import names
 from pyromq.model.message import Draft
 from pyromq.net.peer import Peer
@@ -63,8 +71,8 @@ class CheckBack:
             await asyncio.sleep(self._config().transaction.check_interval_ms / 1000)
             try:
                 await self.round()
-            except DiskFull as full:
-                log.warning("transactions are not asked for until there is room: %s", full)
+            except (DiskFull, NotEnoughReplicas) as refused:
+                log.warning("transactions are not asked for until messages are taken again: %s", refused)
             except OSError as error:
                 log.error("transactions are asked for in the next round: %s", what_to_do(error))
             except StoreFenced:
@@ -79,7 +87,7 @@ class CheckBack:
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def round(self) -> None:
-        """Ask for everything that is due. Raises DiskFull, StoreFenced, OSError."""
+        """Ask for everything that is due. Raises DiskFull, NotEnoughReplicas, StoreFenced, OSError."""
         journal, ledger = self._journal, self._journal.ledger
         journal.record_missing_ends()
         end = journal.end_of(names.HALF_TOPIC)  # the copies that this round makes are for the next

@@ -22,7 +22,7 @@ from pyromq.broker.transactions.committed import committed_halves
 from pyromq.broker.transactions.ledger import Half, Key, Ledger
 from pyromq.broker.writer import Writer
 from pyromq.clock import Clock
-from pyromq.errors import CorruptStore, DiskFull, IllegalMessage, OffsetNotFound
+from pyromq.errors import CorruptStore, DiskFull, IllegalMessage, NotEnoughReplicas, OffsetNotFound
 from pyromq.model import names
 from pyromq.model.message import AppendedAt, Draft, PackedHost
 from pyromq.store.config_files import ConsumerOffsets
@@ -54,7 +54,7 @@ class Journal:
         self._found_below = 0
         #: The newest record that what is to be saved relies on.
         self._last: AppendedAt | None = None
-        #: Ends that a full disk did not take; until it does, nothing but this process knows of them.
+        #: Ends that a full disk, or too few copies, did not let in; until then nothing but this process knows of them.
         self._unrecorded: list[int] = []
 
     # --- the start ---------------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ class Journal:
     # --- writing -----------------------------------------------------------------------------------------------------
 
     def record_end(self, offset: int, key: Key) -> None:
-        """A half has ended: it counts from now on, also when there is no room to record it. Raises StoreFenced."""
+        """A half has ended: it counts from now on, also when it cannot be recorded yet. Raises StoreFenced."""
         self.ledger.ended(offset, key)
         self._record_end(offset)
 
@@ -178,7 +178,7 @@ class Journal:
         return end
 
     def record_missing_ends(self) -> None:
-        """Try again what a full disk did not take. Raises StoreFenced."""
+        """Try again what could not be recorded. Raises StoreFenced."""
         missing, self._unrecorded = self._unrecorded, []
         for offset in missing:
             self._record_end(offset)
@@ -186,8 +186,8 @@ class Journal:
     def _record_end(self, offset: int) -> None:
         try:
             (receipt,) = self.writer.append([self._end_of(offset)])
-        except DiskFull:
-            log.warning("there is no room to record that the transaction at half offset %d has ended", offset)
+        except (DiskFull, NotEnoughReplicas):
+            log.warning("it is not recorded yet that the transaction at half offset %d has ended", offset)
             self._unrecorded.append(offset)
         else:
             self._recorded(receipt, offset)

@@ -1,0 +1,120 @@
+"""How a broker's copies are doing, or how it is doing as a copy: figures for people, tools and metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from pyromq.broker.promise import BrokerPromise
+from pyromq.broker.replicating import Replicating
+from pyromq.clock import Clock
+from pyromq.config import BrokerConfig
+from pyromq.replication.followers import Follower, Followers
+from pyromq.replication.replica import Replica
+from pyromq.store.message_store import MessageStore
+from pyromq.telemetry import Telemetry
+from pyromq.wire.bodies.replication import SlaveStatus, encode_master, encode_slave
+
+
+class Lag(NamedTuple):
+    """How far a copy is behind: bytes that it lacks, and the time since it lacked none."""
+
+    size: int
+    ms: int
+
+
+class CopyFigures:
+    """Asked when somebody looks."""
+
+    def __init__(
+        self,
+        config: Callable[[], BrokerConfig],
+        store: MessageStore,
+        copies: Replicating,
+        promise: BrokerPromise,
+        clock: Clock,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._copies = copies
+        self._promise = promise
+        self._clock = clock
+
+    def show_in(self, telemetry: Telemetry) -> None:
+        telemetry.gauge("replication.slaves", lambda: len(self._followers))
+        telemetry.gauge("replication.slaves_in_sync", lambda: len(self._promise.in_sync()))
+        telemetry.gauge("replication.lag_bytes", lambda: self.lag().size)
+        telemetry.gauge("replication.lag_ms", lambda: self.lag().ms)
+        telemetry.gauge("replication.replicated_to", self.replicated_to)
+
+    @property
+    def _followers(self) -> Followers:
+        primary = self._copies.primary
+        return primary.followers if primary is not None else Followers()
+
+    @property
+    def _end(self) -> int:
+        return self._store.marks.readable.value
+
+    def replicated_to(self) -> int:
+        """Everything below is in a second log, by what is known here."""
+        replica = self._copies.replica
+        return self._end if replica is not None else self._followers.replicated(2, self._end)
+
+    def lag(self) -> Lag:
+        """Of the slave that is furthest behind; of a slave, its own."""
+        replica = self._copies.replica
+        if replica is not None:
+            return Lag(max(replica.state.primary_end - self._end, 0), 0)
+        lags = [self._lag_of(one) for one in self._followers.by_name.values()]
+        return Lag(max((lag.size for lag in lags), default=0), max((lag.ms for lag in lags), default=0))
+
+    def _lag_of(self, follower: Follower) -> Lag:
+        size = follower.lag(self._end)
+        return Lag(size, int(self._clock.monotonic() * 1000) - follower.level_ms if size else 0)
+
+    # --- in the forms that are asked for -----------------------------------------------------------------------------
+
+    def figures(self) -> dict[str, object]:
+        """For the runtime info. RocketMQ has no such fields."""
+        lag = self.lag()
+        return {
+            "pyromq.role": self._config().role,
+            "pyromq.replicationLagBytes": lag.size,
+            "pyromq.replicationLagMs": lag.ms,
+            "pyromq.replicatedTo": self.replicated_to(),
+            **(self._of_master() if self._copies.replica is None else self._of_slave(self._copies.replica)),
+        }
+
+    def _of_master(self) -> dict[str, object]:
+        in_sync = self._promise.in_sync()
+        told: dict[str, object] = {
+            "pyromq.copies": self._config().copies,
+            "pyromq.slaves": len(self._followers),
+            "pyromq.slavesInSync": len(in_sync),
+        }
+        for name, follower in self._followers.by_name.items():
+            lag = self._lag_of(follower)
+            state = "in sync" if name in in_sync else "behind"
+            told[f"pyromq.slave.{name}"] = f"{state}, has {follower.reported}, lacks {lag.size} bytes for {lag.ms} ms"
+        return told
+
+    def _of_slave(self, replica: Replica) -> dict[str, object]:
+        state = replica.state
+        return {
+            "pyromq.master": state.primary or "",
+            "pyromq.masterConnected": str(state.connected).lower(),
+            "pyromq.copyProblem": state.problem or "",
+        }
+
+    def encoded(self) -> bytes:
+        """For `mqadmin haStatus`."""
+        replica = self._copies.replica
+        if replica is not None:
+            return encode_slave(self._end, replica.state.primary, connected=replica.state.connected)
+        in_sync = self._promise.in_sync()
+        return encode_master(
+            self._end,
+            [SlaveStatus(one.name, one.reported, one.sent, one.name in in_sync)
+             for one in self._followers.by_name.values()],
+        )  # fmt: skip

@@ -1,0 +1,49 @@
+"""Which broker of this name a reader is told to ask next.
+
+What the newest messages were stored in is in memory; who reads what is older than that makes the disk work, which a
+slave can do as well. So a reader that is far behind is sent to a slave (`replication.read_from_slaves`) if one is in
+sync, and comes back to the master when it has caught up. A slave sends everybody else to the master: if that is gone,
+clients stay where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyromq.config import BrokerConfig
+from pyromq.model.group import GroupConfig
+
+MASTER = 0
+
+
+class ReadAdvice:
+    """A question of positions in the log, asked for every answer to a pull."""
+
+    def __init__(
+        self,
+        config: Callable[[], BrokerConfig],
+        log_end: Callable[[], int],
+        has_slaves: Callable[[], bool],
+        memory_bytes: int,
+    ) -> None:
+        self._config = config
+        self._log_end = log_end
+        self._has_slaves = has_slaves
+        self._memory_bytes = memory_bytes
+
+    def is_far(self, position: int) -> bool:
+        """Is what was read there older than what memory holds, and may a slave give it?"""
+        replication = self._config().replication
+        if not replication.read_from_slaves:
+            return False
+        return self._log_end() - position > self._memory_bytes * replication.memory_percent // 100
+
+    def broker_for(self, group: GroupConfig, position: int | None) -> int:
+        """The id of the broker to ask next, by where the last message of this answer is; None: it has none."""
+        config = self._config()
+        is_far = position is not None and self.is_far(position)
+        if config.is_slave:
+            return config.broker_id if is_far else MASTER
+        if is_far and self._has_slaves():
+            return group.broker_when_slow
+        return group.broker_id if config.replication.read_from_slaves else MASTER

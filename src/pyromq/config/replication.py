@@ -1,0 +1,74 @@
+"""Settings of the copies that a broker has, or is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyromq.config.checks import KIB, MIB, require, require_address, require_at_least, require_host, require_port
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicationConfig:
+    """How the log gets to slaves, and what a send waits for."""
+
+    #: Where slaves connect. 0: the port above `listen_port`, or any free one if that is 0 too.
+    listen_port: int = 0
+    #: The address that slaves are told. Not given: the one that clients are told.
+    advertise_host: str | None = None
+    #: Of a slave: the replication address of its master. Not given: what the name servers say.
+    primary: str | None = None
+    #: Copies that an acknowledged message has, the master's own included. 0: two under `SYNC_MASTER`, else one.
+    #: RocketMQ 5 means one by default, so that its `SYNC_MASTER` waits for nobody.
+    copies: int = 0
+    #: With fewer copies in sync than this, the master's own included, messages are refused.
+    least_in_sync: int = 1
+    #: Wait for all slaves that are in sync, also when they are more than `copies`.
+    all_in_sync: bool = False
+    #: While fewer slaves are in sync than `copies` asks for, wait for those that are, down to `least_in_sync`.
+    adapts: bool = False
+    #: How long a send waits for slaves. Then the client hears that the message is stored here and may be nowhere else.
+    timeout_ms: int = 3_000
+    #: Each side says a word after so long without one.
+    heartbeat_ms: int = 5_000
+    #: The other side is gone when it has said nothing for so long.
+    silence_ms: int = 20_000
+    #: Bytes of the log in one frame, at most.
+    batch_bytes: int = 1 * MIB
+    #: A slave that is further behind is not in sync.
+    max_gap_bytes: int = 256 * MIB
+    #: An empty slave gets the whole log; else from the newest file on, as RocketMQ's do.
+    whole_log: bool = True
+    #: How often a slave copies topics, groups and progress.
+    metadata_interval_ms: int = 10_000
+    #: Send readers who are far behind to a slave.
+    read_from_slaves: bool = False
+    #: A reader is far behind when what it asks for is older than this share of the machine's memory, in percent.
+    memory_percent: int = 40
+
+    def __post_init__(self) -> None:
+        require_port("replication.listen_port", self.listen_port)
+        if self.advertise_host is not None:
+            require_host("replication.advertise_host", self.advertise_host)
+        if self.primary is not None:
+            require_address("replication.primary", self.primary)
+        require_at_least(0, "replication.copies", self.copies)
+        require_at_least(1, "replication.least_in_sync", self.least_in_sync)
+        for name in ("timeout_ms", "heartbeat_ms", "silence_ms", "max_gap_bytes", "metadata_interval_ms"):
+            require_at_least(1, f"replication.{name}", getattr(self, name))
+        require(
+            self.silence_ms > self.heartbeat_ms,
+            "replication.silence_ms",
+            self.silence_ms,
+            f"it must be longer than heartbeat_ms ({self.heartbeat_ms}), or nobody is ever heard in time",
+        )
+        most = 4 * MIB - KIB  # RocketMQ's slaves read a frame into a buffer of 4 MiB
+        require(
+            KIB <= self.batch_bytes <= most, "replication.batch_bytes", self.batch_bytes, f"it is {KIB} to {most} bytes"
+        )
+        require(0 <= self.memory_percent <= 100, "replication.memory_percent", self.memory_percent, "it is 0 to 100")
+
+    def copies_for(self, role: str) -> int:
+        """What a send waits for in a role: 1 means for nobody."""
+        if role != "SYNC_MASTER":
+            return 1
+        return max(self.copies or 2, self.least_in_sync)

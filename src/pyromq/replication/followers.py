@@ -1,0 +1,165 @@
+"""Who copies this log, how far each is, and what that allows the primary to say. No input or output, no clock.
+
+A copy counts up to the position that its replica reported, and no report is believed that goes past what was sent:
+the stream has no signature, and a stranger who claims to have everything must not make a promise come true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from pyromq.errors import BadFrame, ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Follower:
+    """One replica, as the primary knows it."""
+
+    name: str
+    #: Everything below was sent to it, or was there when it came.
+    sent: int
+    #: Everything below is in its log, by its own word.
+    reported: int
+    #: When it said anything last.
+    heard_ms: int
+    #: When it had last all that the primary had.
+    level_ms: int
+    #: The machine it is on, where that is known: two connections from one machine may be one replica that came again.
+    machine: str = ""
+
+    def lag(self, end: int) -> int:
+        """Bytes that it does not have yet."""
+        return max(end - self.reported, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """How many copies an acknowledged message has, the primary's own among them."""
+
+    #: So many are waited for.
+    copies: int = 1
+    #: Fewer in sync, and nothing is accepted.
+    least_in_sync: int = 1
+    #: All that are in sync are waited for, be they more than `copies`.
+    all_in_sync: bool = False
+    #: While fewer replicas are in sync, wait for those that are, down to `least_in_sync`.
+    adapts: bool = False
+
+    def __post_init__(self) -> None:
+        if self.least_in_sync < 1 or self.copies < self.least_in_sync:
+            raise ConfigError(
+                f"{self.copies} copies with at least {self.least_in_sync} in sync cannot be: a message has as many "
+                "copies as must be in sync, and the primary's own is one of them",
+                "in_sync_replicas",
+            )
+
+    def needed(self, in_sync: int) -> int | None:
+        """Copies to wait for while so many are in sync, the primary included; None: too few to accept anything."""
+        if in_sync < self.least_in_sync:
+            return None
+        if self.all_in_sync:
+            return max(in_sync, self.least_in_sync if self.adapts else self.copies)
+        return min(self.copies, max(in_sync, self.least_in_sync)) if self.adapts else self.copies
+
+
+@dataclass(frozen=True, slots=True)
+class SyncRule:
+    """When a replica counts as in sync: it is near enough, and was level not too long ago."""
+
+    max_gap: int = 256 << 20
+    max_silence_ms: int = 20_000
+
+    def holds(self, follower: Follower, end: int, now_ms: int) -> bool:
+        return follower.lag(end) <= self.max_gap and now_ms - follower.heard_ms <= self.max_silence_ms
+
+
+class Followers:
+    """A value: every event gives a new set."""
+
+    __slots__ = ("_by_name",)
+
+    def __init__(self, followers: Iterable[Follower] = ()) -> None:
+        self._by_name = {one.name: one for one in followers}
+
+    @property
+    def by_name(self) -> Mapping[str, Follower]:
+        return MappingProxyType(self._by_name)
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Followers) and self._by_name == other._by_name
+
+    __hash__ = None  # type: ignore[assignment]
+
+    # --- events ------------------------------------------------------------------------------------------------------
+
+    def joined(
+        self, name: str, start: int, now_ms: int, *, reported: int | None = None, machine: str = ""
+    ) -> Followers:
+        """It is sent what follows `start`. By its own word it has what is below `reported`, or, if not given, `start`.
+
+        One without a log, or whose log ends before ours begins, has nothing of what is below `start`.
+        """
+        return self._with(Follower(name, start, start if reported is None else reported, now_ms, now_ms, machine))
+
+    def left(self, name: str) -> Followers:
+        return Followers(one for one in self._by_name.values() if one.name != name)
+
+    def sent(self, name: str, to: int) -> Followers:
+        follower = self._by_name[name]
+        assert to >= follower.sent, f"{name} was sent {follower.sent} and now {to}"
+        return self._with(replace(follower, sent=to))
+
+    def heard(self, name: str, position: int, end: int, now_ms: int) -> Followers:
+        """A report. Raises BadFrame for one that cannot be true."""
+        follower = self._by_name[name]
+        if position > follower.sent:
+            raise BadFrame(
+                f"the replica {name} reports {position}, but was sent no more than {follower.sent}: it is not "
+                "believed, and its connection is closed"
+            )
+        if position < follower.reported:
+            raise BadFrame(
+                f"the replica {name} reports {position} after {follower.reported}: its log became shorter; it must "
+                "connect again"
+            )
+        level_ms = now_ms if position >= end else follower.level_ms
+        return self._with(replace(follower, reported=position, heard_ms=now_ms, level_ms=level_ms))
+
+    def _with(self, follower: Follower) -> Followers:
+        return Followers((self._by_name | {follower.name: follower}).values())
+
+    # --- what follows from them --------------------------------------------------------------------------------------
+
+    def in_sync(self, rule: SyncRule, end: int, now_ms: int) -> frozenset[str]:
+        return frozenset(one.name for one in self._copies() if rule.holds(one, end, now_ms))
+
+    def replicated(self, copies: int, end: int, among: frozenset[str] | None = None) -> int:
+        """Everything below is in so many logs, the primary's own among them. 0 when there are too few replicas.
+
+        With `among`, only these count: a replica that is out of sync may hold bytes that are nobody else's.
+        """
+        if copies <= 1:
+            return end
+        positions = sorted(
+            (min(one.reported, end) for one in self._copies() if among is None or one.name in among),
+            reverse=True,
+        )
+        return positions[copies - 2] if len(positions) >= copies - 1 else 0
+
+    def _copies(self) -> Iterable[Follower]:
+        """One for each machine, the best: a replica that came again, before its old connection was missed, is one."""
+        best: dict[str, Follower] = {}
+        for one in self._by_name.values():
+            machine = one.machine or one.name
+            if machine not in best or one.reported > best[machine].reported:
+                best[machine] = one
+        return best.values()
+
+    def least_reported(self) -> int | None:
+        """What retention may remove without leaving a replica behind; None: nobody follows."""
+        return min((one.reported for one in self._by_name.values()), default=None)

@@ -1,0 +1,143 @@
+"""What runs over a replication connection, byte for byte as RocketMQ's own brokers have it. No input or output.
+
+    replica → primary   8 bytes    the position where its log ends: at first, after every append, as a sign of life
+    primary → replica   12 bytes   the position of what follows, and its length; then so many bytes of the log
+                                   a length of 0 is a sign of life
+
+One word more is ours: a replica that wants to be sent no more than it asks for says −n, "n more bytes". RocketMQ's
+replicas never do, and its primaries do not understand it.
+
+The readers take bytes as they come, in any pieces, and never hold more than one frame.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from pyromq.errors import BadFrame
+
+REPORT = struct.Struct(">q")
+PUSH = struct.Struct(">qi")
+
+#: RocketMQ's replicas read into a buffer of 4 MiB that must hold a whole frame.
+MAX_PUSH = (4 << 20) - PUSH.size
+
+
+class Push(NamedTuple):
+    """Bytes of the log. Without bytes: a sign of life, with the position that the primary has reached for us."""
+
+    position: int
+    data: memoryview
+
+    @property
+    def end(self) -> int:
+        return self.position + len(self.data)
+
+
+def encode_report(position: int) -> bytes:
+    return REPORT.pack(position)
+
+
+def encode_grant(more: int) -> bytes:
+    """So many bytes more may be sent."""
+    assert more > 0
+    return REPORT.pack(-more)
+
+
+def push_head(position: int, length: int) -> bytes:
+    """The bytes of the log follow it: they are not copied to be framed."""
+    return PUSH.pack(position, length)
+
+
+class Words(NamedTuple):
+    """What a replica said, all of it together."""
+
+    #: The first position among them; None: there was none.
+    first: int | None = None
+    #: The newest: older ones say nothing more.
+    newest: int | None = None
+    #: So many bytes more are asked for.
+    granted: int = 0
+
+
+class ReportReader:
+    """The primary's ear."""
+
+    __slots__ = ("_knows_position", "_rest")
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._knows_position = False
+
+    def feed(self, data: bytes) -> Words:
+        """What is whole. Raises BadFrame when the first word is no position."""
+        data = self._rest + data
+        whole = len(data) - len(data) % REPORT.size
+        self._rest = data[whole:]
+        first: int | None = None
+        newest: int | None = None
+        granted = 0
+        for (word,) in REPORT.iter_unpack(data[:whole]):
+            if word >= 0:
+                first, newest = word if first is None else first, word
+            elif first is None and not self._knows_position:
+                raise BadFrame(f"a replica says first that its log ends at {word}: it is no replica, or a broken one")
+            else:
+                granted -= word
+        self._knows_position |= first is not None
+        return Words(first, newest, granted)
+
+
+class PushReader:
+    """The replica's ear. A frame is given when it is whole.
+
+    What comes is received right into `space`; a frame is a view of it, and only the beginning of one that is not
+    whole is ever moved.
+    """
+
+    __slots__ = ("_end", "_max_push", "_start", "_view")
+
+    def __init__(self, max_push: int = MAX_PUSH) -> None:
+        self._view = memoryview(bytearray(max_push + PUSH.size))
+        self._max_push = max_push
+        self._start = self._end = 0
+
+    def space(self) -> memoryview:
+        """Where the next bytes go. The views that `next` gave are no longer good."""
+        if self._start:
+            kept = self._end - self._start
+            self._view[:kept] = self._view[self._start : self._end]
+            self._start, self._end = 0, kept
+        return self._view[self._end :]
+
+    def filled(self, count: int) -> None:
+        self._end += count
+
+    def next(self) -> Push | None:
+        """The next whole frame. Raises BadFrame."""
+        if self._end - self._start < PUSH.size:
+            return None
+        position, length = PUSH.unpack_from(self._view, self._start)
+        if position < 0 or not 0 <= length <= self._max_push:
+            raise BadFrame(
+                f"a primary announces {length} bytes at position {position}; a frame has 0 to {self._max_push} bytes, "
+                "at a position that is not negative: is this the replication port of a broker?"
+            )
+        begin = self._start + PUSH.size
+        if self._end - begin < length:
+            return None
+        self._start = begin + length
+        return Push(position, self._view[begin : begin + length])
+
+    def feed(self, data: bytes | memoryview) -> Iterator[Push]:
+        """For bytes that are somewhere else already. A frame is good until the next one is asked for."""
+        while data:
+            space = self.space()
+            part = data[: len(space)]
+            space[: len(part)] = part
+            self.filled(len(part))
+            data = data[len(part) :]
+            while (push := self.next()) is not None:
+                yield push

@@ -1,0 +1,255 @@
+"""The replication port of a broker that leads: takes replicas in and sends each the log as it grows.
+
+Bytes go from the page cache to the socket inside the kernel where there is a file behind them, and what is not in
+memory is brought there by a thread first. A replica that reads slowly is sent slowly: nothing is kept for it but where
+it is.
+
+The port has no key. Whoever connects has a short time to say where its log ends, and is believed no more than it was
+sent; those who say nothing are few at a time, and the oldest of them makes room for the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import ipaddress
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator, Callable
+
+from pyromq.clock import Clock
+from pyromq.errors import ConfigError, PyroMQError
+from pyromq.net.address import shown_address
+from pyromq.replication.followers import Followers
+from pyromq.replication.frames import MAX_PUSH, push_head
+from pyromq.replication.log import ReadLog
+from pyromq.replication.send_log import LogSender
+from pyromq.replication.stream import Ahead, PrimaryStream, StreamTimes
+
+log = logging.getLogger("pyromq.replication")
+
+#: Of one frame, and so of one turn for one replica.
+BATCH_BYTES = 1 << 20
+#: How often silence is noticed.
+TICK_SECONDS = 0.5
+RECEIVE_BYTES = 4096
+#: Connections that have not said yet what they want.
+MAX_SILENT = 16
+
+#: Told whenever what is known of the replicas changed.
+Changed = Callable[[Followers], None]
+
+
+class Primary:
+    """Listens for replicas, and knows how far each is."""
+
+    def __init__(
+        self,
+        store: ReadLog,
+        clock: Clock,
+        changed: Changed,
+        *,
+        times: StreamTimes = StreamTimes(),  # noqa: B008  a value
+        batch_bytes: int = BATCH_BYTES,
+        whole_log: bool = True,
+        max_replicas: int = 32,
+        admits: Callable[[str], bool] = lambda host: True,
+    ) -> None:
+        self.store = store
+        self._clock = clock
+        self._changed = changed
+        self._times = times
+        self._batch_bytes = min(batch_bytes, MAX_PUSH)
+        self._whole_log = whole_log
+        self._max_replicas = max_replicas
+        self._admits = admits
+        #: By name, oldest first.
+        self._lines: dict[str, _Line] = {}
+        self._listener: socket.socket | None = None
+        self.followers = Followers()
+
+    @property
+    def port(self) -> int:
+        assert self._listener is not None
+        port: int = self._listener.getsockname()[1]
+        return port
+
+    def log_grew(self) -> None:
+        """Wakes those that wait for bytes. Call it when the log's readable end has moved."""
+        for line in self._lines.values():
+            line.grew.set()
+
+    @contextlib.asynccontextmanager
+    async def serving(self, host: str, port: int) -> AsyncIterator[Primary]:
+        """Listen until the block ends. Raises ConfigError when the port cannot be had."""
+        self._listener = _listen(host, port)
+        tasks: set[asyncio.Task[None]] = set()
+        accepting = asyncio.get_running_loop().create_task(self._accept(self._listener, tasks))
+        try:
+            yield self
+        finally:
+            accepting.cancel()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(accepting, *tasks, return_exceptions=True)
+            self._listener.close()
+
+    async def _accept(self, listener: socket.socket, tasks: set[asyncio.Task[None]]) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, address = await loop.sock_accept(listener)
+            except OSError as error:  # too many open files: those that are there go on
+                log.error("no replica can be taken in: %s", error)
+                await asyncio.sleep(TICK_SECONDS)
+                continue
+            line = self._take_in(connection, address[0], address[1])
+            if line is not None:
+                task = loop.create_task(self._serve(line))
+                line.close = task.cancel
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
+
+    def _take_in(self, connection: socket.socket, host: str, port: int) -> _Line | None:
+        name = shown_address(host, port)
+        silent = [line for line in self._lines.values() if line.stream.next_position is None]
+        if not self._admits(host):
+            log.error("the replica %s is not taken in: it is none of those that may copy this log", name)
+        elif len(self._lines) - len(silent) >= self._max_replicas:
+            log.error("the replica %s is not taken in: there are %d already", name, self._max_replicas)
+        else:
+            if len(silent) >= MAX_SILENT:
+                silent[0].close()
+            connection.setblocking(False)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            line = self._lines[name] = _Line(
+                connection, self._new_stream(name, _machine(host, connection.getsockname()[0])), self
+            )
+            return line
+        connection.close()
+        return None
+
+    def _new_stream(self, name: str, machine: str) -> PrimaryStream:
+        return PrimaryStream(
+            name,
+            self.store,
+            batch_bytes=self._batch_bytes,
+            whole_log=self._whole_log,
+            times=self._times,
+            now_ms=self.now_ms(),
+            machine=machine,
+        )
+
+    async def _serve(self, line: _Line) -> None:
+        name = line.stream.name
+        try:
+            await line.run()
+        except Ahead as error:
+            line.say_where_we_end()
+            log.error("the replica %s is not served: %s", name, error)
+        except (PyroMQError, OSError) as error:
+            log.warning("the replica %s is gone: %s", name, error)
+        except Exception as error:
+            log.critical("the replica %s is no longer served", name, exc_info=error)
+        finally:
+            line.connection.close()
+            del self._lines[name]
+            self.know(self.followers.left(name))
+
+    def know(self, followers: Followers) -> None:
+        if followers != self.followers:
+            self.followers = followers
+            self._changed(followers)
+
+    def now_ms(self) -> int:
+        return int(self._clock.monotonic() * 1000)
+
+
+class _Line:
+    """One connection with a replica: one task hears, one speaks, one notices silence."""
+
+    def __init__(self, connection: socket.socket, stream: PrimaryStream, primary: Primary) -> None:
+        self.connection = connection
+        self.stream = stream
+        self._primary = primary
+        self.grew = asyncio.Event()
+        self.close: Callable[[], object] = connection.close
+
+    async def run(self) -> None:
+        """Until the replica leaves. Raises what ended it otherwise."""
+        loop = asyncio.get_running_loop()
+        tasks = [loop.create_task(one) for one in (self._hear(), self._speak(), self._watch())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            ends = await asyncio.gather(*tasks, return_exceptions=True)
+        for end in ends:
+            if isinstance(end, Exception):
+                raise end
+
+    async def _hear(self) -> None:
+        loop, primary = asyncio.get_running_loop(), self._primary
+        while data := await loop.sock_recv(self.connection, RECEIVE_BYTES):
+            primary.know(self.stream.received(data, primary.followers, primary.now_ms()))
+            self.grew.set()
+
+    async def _watch(self) -> None:
+        """Also while a replica that does not read holds up what is being sent."""
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            self.stream.check_silence(self._primary.now_ms())
+            self.grew.set()  # a sign of life may be due
+
+    async def _speak(self) -> None:
+        primary = self._primary
+        with contextlib.closing(LogSender(self.connection, primary.store)) as sender:
+            while True:
+                self.grew.clear()
+                span = self.stream.next_span(primary.now_ms())
+                if span is None:
+                    await self.grew.wait()
+                    continue
+                # Believed before it leaves: a report may come back before the call that sent it returns.
+                primary.know(self.stream.sent(span, primary.followers, primary.now_ms()))
+                await sender.send(span)
+                # A socket that takes everything at once never makes us wait, and others have their turn too.
+                await asyncio.sleep(0)
+
+    def say_where_we_end(self) -> None:
+        """A sign of life from another place than its end: our replicas and RocketMQ's see by it what is the matter."""
+        with contextlib.suppress(OSError):
+            self.connection.send(push_head(self._primary.store.log_end, 0))
+
+
+def _machine(host: str, own: str) -> str:
+    """Connections from one machine count once: the older may be left over. Within this machine none is, unnoticed."""
+    return "" if host == own or _is_loopback(host) else host
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setblocking(False)
+        listener.bind((host, port))
+        listener.listen(16)
+    except OSError as error:
+        listener.close()
+        why = "another program has it" if error.errno == errno.EADDRINUSE else os.strerror(error.errno or 0)
+        raise ConfigError(
+            f"the replication port {shown_address(host, port)} cannot be had: {why}; give another one", "ha_listen_port"
+        ) from error
+    return listener

@@ -1,0 +1,214 @@
+"""A broker that follows: connects to the replication port of its primary, takes the log, reports, and connects again.
+
+One connection at a time. Whatever ends it is said once, and tried again with growing patience: a full disk, a primary
+that restarts. What cannot get better by itself (logs that differ, damage on arrival) is tried again rarely, and shown
+as what it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+
+from pyromq.clock import Clock
+from pyromq.errors import BadFrame, PyroMQError
+from pyromq.net.address import parse_address
+from pyromq.replication.arrival import StreamDamaged
+from pyromq.replication.log import CopyLog
+from pyromq.replication.stream import Ahead, Gap, LeftBehind, ReplicaStream, StreamTimes
+
+log = logging.getLogger("pyromq.replication")
+
+TICK_SECONDS = 0.5
+CONNECT_SECONDS = 5.0
+FIRST_RETRY_SECONDS = 0.2
+LONGEST_RETRY_SECONDS = 5.0
+#: What only people can set right is looked at again so often.
+HOPELESS_RETRY_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaState:
+    """What people are shown."""
+
+    primary: str | None
+    connected: bool
+    #: Behind the last byte that the primary sent.
+    primary_end: int
+    #: Why the last connection ended; None: it did not.
+    problem: str | None
+    #: The primary no longer has what follows our log: a new copy would begin there. None: it has.
+    left_behind_at: int | None = None
+
+
+class Replica:
+    """Follows one primary until it is told of another."""
+
+    def __init__(
+        self,
+        store: CopyLog,
+        clock: Clock,
+        *,
+        times: StreamTimes = StreamTimes(),  # noqa: B008  a value
+        window_bytes: int | None = None,
+        on_caught_up: Callable[[], None] = lambda: None,
+        before_connecting: Callable[[str], Awaitable[None]] | None = None,
+        changed: Callable[[ReplicaState], None] = lambda state: None,
+    ) -> None:
+        """`window_bytes`: be sent no more than that at a time, for a slow link; our own primaries alone know it.
+
+        `before_connecting` may compare both logs, and raises a PyroMQError when they must not become one.
+        """
+        self._store = store
+        self._clock = clock
+        self._times = times
+        self._window_bytes = window_bytes
+        self._on_caught_up = on_caught_up
+        self._before_connecting = before_connecting
+        self._changed = changed
+        self._address: str | None = None
+        self._moved = asyncio.Event()
+        #: Set when the copy became safer: there may be something to report.
+        self._safer = asyncio.Event()
+        self._retry_s = FIRST_RETRY_SECONDS
+        self.state = ReplicaState(None, False, 0, None)
+
+    def follow(self, address: str | None) -> None:
+        """Whom to follow from now on; None: nobody, for the moment."""
+        if address != self._address:
+            self._address = address
+            self._moved.set()
+
+    def copy_became_safer(self) -> None:
+        self._safer.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            self._moved.clear()
+            if self._address is None:
+                self._show(ReplicaState(None, False, self.state.primary_end, None))
+                await self._moved.wait()
+                continue
+            started = self._clock.monotonic()
+            hopeless = await self._follow(self._address)
+            lasted = self._clock.monotonic() - started > LONGEST_RETRY_SECONDS
+            await self._be_patient(hopeless=hopeless, afresh=lasted or self._moved.is_set())
+
+    async def _be_patient(self, *, hopeless: bool, afresh: bool) -> None:
+        """Each time longer, unless there is another primary."""
+        if afresh:
+            self._retry_s = FIRST_RETRY_SECONDS
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(HOPELESS_RETRY_SECONDS if hopeless else self._retry_s):
+                await self._moved.wait()
+        self._retry_s = min(2 * self._retry_s, LONGEST_RETRY_SECONDS)
+
+    async def _follow(self, address: str) -> bool:
+        """One connection, from its beginning to its end; True when another attempt is likely to end the same way."""
+        behind_at: int | None = None
+        hopeless = False
+        try:
+            problem = await self._follow_once(address)
+        except (OSError, TimeoutError, ValueError) as error:
+            problem = f"there is no connection with {address} ({str(error) or 'no answer in time'})"
+        except PyroMQError as error:
+            problem = str(error)
+            hopeless = isinstance(error, StreamDamaged | Gap | Ahead | BadFrame)
+            behind_at = error.position if isinstance(error, LeftBehind) else None
+        if problem != self.state.problem:
+            log.warning("the copy of %s stopped, trying on: %s", address, problem)
+        self._show(ReplicaState(address, False, self.state.primary_end, problem, behind_at))
+        return hopeless
+
+    def _show(self, state: ReplicaState) -> None:
+        if state != self.state:
+            self.state = state
+            self._changed(state)
+
+    async def _follow_once(self, address: str) -> str:
+        """Why it ended. Raises OSError, PyroMQError."""
+        if self._before_connecting is not None:
+            await self._before_connecting(address)
+        await self._until_safe()
+        with await _connect(address) as connection:
+            return await self._copy(connection, address)
+
+    async def _until_safe(self) -> None:
+        """The first word counts as a report: all that we have must be as safe as we promise."""
+        while not self._store.is_empty and self._store.copy_safe < self._store.copy_end:
+            self._safer.clear()
+            await self._tick()
+
+    async def _tick(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(TICK_SECONDS):
+                await self._safer.wait()
+
+    async def _copy(self, connection: socket.socket, address: str) -> str:
+        now_ms = self._now_ms()
+        stream = ReplicaStream(self._store, times=self._times, now_ms=now_ms, window_bytes=self._window_bytes)
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(connection, stream.hello(now_ms))
+        self._show(ReplicaState(address, True, stream.primary_end, None))
+        log.info("copying the log of %s from %d on", address, self._store.copy_end)
+        hearing = loop.create_task(self._hear(connection, stream))
+        speaking = loop.create_task(self._report(connection, stream))
+        moving = loop.create_task(self._moved.wait())
+        tasks = (hearing, speaking, moving)
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            ends = await asyncio.gather(*tasks, return_exceptions=True)
+        # What went wrong with what was sent says more than that nothing could be said any more.
+        for end in ends:
+            if isinstance(end, Exception):
+                raise end
+        return "there is another primary" if self._moved.is_set() else "it closed the connection"
+
+    async def _hear(self, connection: socket.socket, stream: ReplicaStream) -> None:
+        loop = asyncio.get_running_loop()
+        while received := await loop.sock_recv_into(connection, stream.space()):
+            stream.filled(received, self._now_ms())
+            if stream.primary_end != self.state.primary_end:
+                self._show(replace(self.state, primary_end=stream.primary_end))
+            self._safer.set()
+            if self._store.copy_end >= stream.primary_end:
+                self._on_caught_up()
+            await asyncio.sleep(0)  # a socket that always has more never makes us wait: reports, and others, go first
+
+    async def _report(self, connection: socket.socket, stream: ReplicaStream) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            self._safer.clear()
+            if said := stream.report(self._now_ms()):
+                await loop.sock_sendall(connection, said)
+            else:
+                await self._tick()
+
+    def _now_ms(self) -> int:
+        return int(self._clock.monotonic() * 1000)
+
+
+async def _connect(address: str) -> socket.socket:
+    """Raises OSError, TimeoutError, ValueError."""
+    host, port = parse_address(address)
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(CONNECT_SECONDS):
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        family, kind, protocol, _, where = found[0]
+        connection = socket.socket(family, kind, protocol)
+        connection.setblocking(False)
+        try:
+            await loop.sock_connect(connection, where)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except BaseException:
+            connection.close()
+            raise
+    return connection

@@ -1,0 +1,118 @@
+"""Carries bytes of the log to a socket: by the kernel alone where they are in a file, and never waiting for a disk on
+the loop's own thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+
+from pyromq.replication.frames import push_head
+from pyromq.replication.log import ReadLog
+from pyromq.replication.stream import Span
+
+#: Less than this is sent together with its head, in one call: copying it costs less than another call.
+SMALL_BYTES = 64 << 10
+#: What is not in memory is fetched so much at a time.
+FETCH_BYTES = 4 << 20
+
+
+class LogSender:
+    """For one connection. Close it, and the file that it held open is let go."""
+
+    def __init__(self, connection: socket.socket, log: ReadLog) -> None:
+        self._connection = connection
+        self._log = log
+        self._fetched_to = 0
+        #: The file that was sent from last, by the position of its first byte: held open by a descriptor of our own,
+        #: since the store may close or remove it while its bytes are on their way.
+        self._base = -1
+        self._descriptor = -1
+
+    async def send(self, span: Span) -> None:
+        """The frame for a span. Raises OSError, OffsetNotFound: the connection is of no more use then."""
+        if span.length >= SMALL_BYTES:
+            await self._warm(span)
+            # First, as whatever is wrong must come before the head that promises these bytes.
+            offset = self._find(span.position)
+            if offset is not None:
+                await self._send_bytes(push_head(*span), socket.MSG_MORE)
+                await self._send_file(offset, span.length)
+                return
+        elif span.length:
+            await self._warm(span)
+        await self._send_both(span)
+
+    async def _warm(self, span: Span) -> None:
+        end = span.position + span.length
+        if end > self._fetched_to and not self._log.is_warm(span.position, span.length):
+            await asyncio.to_thread(self._log.fetch, span.position, max(FETCH_BYTES, span.length))
+            self._fetched_to = span.position + FETCH_BYTES
+
+    def _find(self, position: int) -> int | None:
+        """Where in the file that we hold open a position is; None: there is no file to send from."""
+        found = self._log.in_file(position)
+        if found is None:
+            return None
+        if self._base != position - found.offset:
+            self.close()
+            self._descriptor, self._base = os.dup(found.descriptor), position - found.offset
+        return found.offset
+
+    async def _send_file(self, offset: int, length: int) -> None:
+        out = self._connection.fileno()
+        while length:
+            try:
+                sent = os.sendfile(out, self._descriptor, offset, length)
+            except BlockingIOError:
+                await self._writable()
+                continue
+            if not sent:
+                raise OSError(f"the log's file ends {length} bytes too early")
+            offset += sent
+            length -= sent
+
+    async def _send_both(self, span: Span) -> None:
+        head = push_head(*span)
+        if not span.length:
+            await self._send_bytes(head)
+            return
+        with self._log.log_bytes(span.position, span.length) as data:
+            assert len(data) == span.length, "the log became shorter"
+            try:
+                sent = self._connection.sendmsg((head, data))
+            except BlockingIOError:
+                sent = 0
+            if sent < len(head):
+                await self._send_bytes(head[sent:], socket.MSG_MORE)
+                sent = len(head)
+            with data[sent - len(head) :] as rest:
+                await self._send_bytes(rest)
+
+    async def _send_bytes(self, data: bytes | memoryview, flags: int = 0) -> None:
+        while len(data):
+            try:
+                data = data[self._connection.send(data, flags) :]
+            except BlockingIOError:
+                await self._writable()
+
+    async def _writable(self) -> None:
+        loop = asyncio.get_running_loop()
+        ready: asyncio.Future[None] = loop.create_future()
+        out = self._connection.fileno()
+        loop.add_writer(out, _wake, ready)
+        try:
+            await ready
+        finally:
+            loop.remove_writer(out)
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = self._base = -1
+
+
+def _wake(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)

@@ -1,0 +1,302 @@
+"""Both ends of one replication connection, without the connection: bytes in, bytes out, and the time handed in.
+
+The primary's end decides what is sent next; the replica's end checks what comes, appends it and reports. Whoever drives
+them, sockets or a simulated network, only carries bytes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pyromq.errors import PyroMQError
+from pyromq.replication.arrival import Checked, StreamDamaged, begun_size, check_arrived
+from pyromq.replication.followers import Followers
+from pyromq.replication.frames import (
+    MAX_PUSH,
+    Push,
+    PushReader,
+    ReportReader,
+    encode_grant,
+    encode_report,
+)
+from pyromq.replication.joining import first_position
+from pyromq.replication.log import CopyLog, ReadLog
+
+
+class StreamTimes(NamedTuple):
+    """RocketMQ's times, in ms."""
+
+    #: After so long without a word, say one.
+    heartbeat: int = 5_000
+    #: After so long without hearing one, the other side is gone.
+    housekeeping: int = 20_000
+    #: Whoever connects says within this time where its log ends, or is no replica.
+    hello: int = 10_000
+
+
+class Silence(PyroMQError):
+    """The other side has said nothing for too long."""
+
+
+class Gap(PyroMQError):
+    """What the primary sends does not follow what the replica has."""
+
+
+class LeftBehind(Gap):
+    """The primary no longer has what follows the replica's log: it begins at `position` now."""
+
+    def __init__(self, ours: int, position: int) -> None:
+        self.position = position
+        super().__init__(
+            f"our log ends at {ours}, and the primary's begins at {position}: what is between is gone there; our log "
+            "has to be put aside, and a new copy begins there"
+        )
+
+
+class Ahead(PyroMQError):
+    """The replica has more than the primary: it has led, or copies another log."""
+
+
+class Span(NamedTuple):
+    """Bytes of the log that are to be sent now; without length a sign of life."""
+
+    position: int
+    length: int
+
+
+class PrimaryStream:
+    """The end that gives. One for each replica."""
+
+    def __init__(
+        self,
+        name: str,
+        log: ReadLog,
+        *,
+        batch_bytes: int,
+        whole_log: bool,
+        times: StreamTimes,
+        now_ms: int,
+        machine: str = "",
+    ) -> None:
+        self.name = name
+        self._machine = machine
+        self._log = log
+        self._reports = ReportReader()
+        self._batch_bytes = batch_bytes
+        self._whole_log = whole_log
+        self._times = times
+        self._heard_ms = now_ms
+        self._said_ms = now_ms
+        #: Up to where the replica asked to be sent; None: it never asked, and is sent what there is.
+        self._asked_to: int | None = None
+        #: From where the next bytes go; None before the replica has said where it is.
+        self.next_position: int | None = None
+
+    def received(self, data: bytes, followers: Followers, now_ms: int) -> Followers:
+        """What the replica said. Raises BadFrame, Ahead."""
+        words = self._reports.feed(data)
+        if words.first is not None and self.next_position is None:
+            followers = self._begin(words.first, followers, now_ms)
+        if words.granted:
+            assert self.next_position is not None
+            self._asked_to = (self.next_position if self._asked_to is None else self._asked_to) + words.granted
+        if words.newest is None:
+            return followers
+        self._heard_ms = now_ms
+        return followers.heard(self.name, words.newest, self._log.log_end, now_ms)
+
+    def _begin(self, reported: int, followers: Followers, now_ms: int) -> Followers:
+        log = self._log
+        start = first_position(reported, log.log_start, log.log_end, log.last_segment_start, whole_log=self._whole_log)
+        if start is None:
+            raise Ahead(
+                f"the replica {self.name} has a log up to {reported}, and this one ends at {log.log_end}: it has led, "
+                "or copies another broker; compare both, and cut the longer one before it follows"
+            )
+        self.next_position, self._said_ms = start, now_ms
+        return followers.joined(self.name, start, now_ms, reported=reported, machine=self._machine)
+
+    def check_silence(self, now_ms: int) -> None:
+        """Raises Silence."""
+        silent_ms = now_ms - self._heard_ms
+        if self.next_position is None and silent_ms > self._times.hello:
+            raise Silence(f"{self.name} has not said in {silent_ms} ms where its log ends: it is no replica")
+        if silent_ms > self._times.housekeeping:
+            raise Silence(f"the replica {self.name} has said nothing for {silent_ms} ms")
+
+    def next_span(self, now_ms: int) -> Span | None:
+        """What to send now; None: nothing yet. Raises Silence, OffsetNotFound when it is no longer there."""
+        self.check_silence(now_ms)
+        position = self.next_position
+        if position is None:
+            return None
+        length = min(self._log.log_end - position, self._batch_bytes)
+        if self._asked_to is not None:
+            length = min(length, self._asked_to - position)
+        if length > 0:
+            return Span(position, len(self._log.log_bytes(position, length)))
+        return Span(position, 0) if now_ms - self._said_ms >= self._times.heartbeat else None
+
+    def sent(self, span: Span, followers: Followers, now_ms: int) -> Followers:
+        """It is on its way."""
+        self._said_ms = now_ms
+        self.next_position = span.position + span.length
+        return followers.sent(self.name, self.next_position) if span.length else followers
+
+
+class ReplicaStream:
+    """The end that takes."""
+
+    def __init__(
+        self,
+        log: CopyLog,
+        *,
+        times: StreamTimes,
+        now_ms: int,
+        window_bytes: int | None = None,
+        max_push: int = MAX_PUSH,
+    ) -> None:
+        self._log = log
+        self._pushes = PushReader(max_push)
+        self._times = times
+        self._heard_ms = self._said_ms = self._fed_ms = now_ms
+        self._reported = 0
+        #: No more than this is on its way to us; None: as much as the primary likes.
+        self._window = window_bytes
+        self._asked = self._taken = 0
+        #: The beginning of a record whose rest is still to come.
+        self._begun = bytearray()
+        self._has_heard = False
+        #: Behind the last byte that the primary sent.
+        self.primary_end = log.copy_end
+
+    def hello(self, now_ms: int) -> bytes:
+        """The first word: where our log ends; 0 when there is none, and the primary decides where it begins.
+
+        The primary takes it for a report, so that all of it must be safe by now.
+        """
+        log = self._log
+        assert log.is_empty or log.copy_safe >= log.copy_end, "what is not safe yet must not be reported"
+        return self._say(0 if log.is_empty else log.copy_end, now_ms) + self._ask()
+
+    # --- taking ------------------------------------------------------------------------------------------------------
+
+    def space(self) -> memoryview:
+        """Where to receive the next bytes; then call `filled`."""
+        return self._pushes.space()
+
+    def filled(self, count: int, now_ms: int) -> None:
+        """So many bytes came. Raises BadFrame, Gap, LeftBehind, Ahead, StreamDamaged, DiskFull, StoreFenced."""
+        self._heard_ms = now_ms
+        self._pushes.filled(count)
+        while (push := self._pushes.next()) is not None:
+            self._take(push, now_ms)
+
+    def received(self, data: bytes | memoryview, now_ms: int) -> None:
+        """For bytes that are somewhere else already."""
+        self._heard_ms = now_ms
+        for push in self._pushes.feed(data):
+            self._take(push, now_ms)
+
+    def _take(self, push: Push, now_ms: int) -> None:
+        self._check_place(push)
+        self._has_heard = True
+        if push.data:
+            self._fed_ms = now_ms
+        self.primary_end = max(self.primary_end, push.end)
+        self._taken += len(push.data)
+        data = self._complete(push.data) if self._begun else push.data
+        if data:
+            self._begun += data[self._append(data) :]
+
+    def _check_place(self, push: Push) -> None:
+        log = self._log
+        if log.is_empty and not self._begun:
+            if push.data and push.position != log.copy_end:
+                self._start_at(push.position)
+            return
+        expected = log.copy_end + len(self._begun)
+        if push.position == expected:
+            return
+        if push.position < expected and not push.data and not self._has_heard:
+            raise Ahead(
+                f"the primary's log ends at {push.position}, and ours at {expected}: we have led, or it is another "
+                "log; compare both, and cut the longer one before it follows"
+            )
+        if push.position > expected and not self._has_heard:
+            raise LeftBehind(expected, push.position)
+        raise Gap(
+            f"the primary sends position {push.position}, and our log goes on at {expected}: nothing is appended; "
+            "connect again, and if it stays so, start with an empty store or restore a backup"
+        )
+
+    def _start_at(self, position: int) -> None:
+        if position % self._log.segment_bytes:
+            raise Gap(
+                f"the primary's log begins for us at {position}, where none of our segments of "
+                f"{self._log.segment_bytes} bytes begins: both need the same segment size"
+            )
+        self._log.start_copy_at(position)
+
+    def _complete(self, data: memoryview) -> memoryview:
+        """Give the begun record its rest, and append it; what is left of the bytes."""
+        begun = self._begun
+        while begun and data:
+            missing = begun_size(begun) - len(begun)
+            begun += data[:missing]
+            data = data[missing:]
+            with memoryview(bytes(begun)) as gathered:
+                if self._append(gathered):
+                    begun.clear()
+        return data
+
+    def _append(self, data: memoryview) -> int:
+        """How much of it was whole. What is good before a damage is appended, and then the damage is raised."""
+        log = self._log
+        position = log.copy_end
+        try:
+            checked = self._check(data, position)
+        except StreamDamaged as damage:
+            good = data[: damage.position - position]
+            if good:
+                self._append_checked(good, self._check(good, position))
+            raise damage.seen_from(*log.before(damage.position)) from None
+        self._append_checked(data, checked)
+        return checked.length
+
+    def _check(self, data: memoryview, position: int) -> Checked:
+        return check_arrived(data, position, self._log.segment_bytes)
+
+    def _append_checked(self, data: memoryview, checked: Checked) -> None:
+        if checked.length:
+            self._log.append_copy(data[: checked.length], checked.records, checked.last_timestamp_ms)
+
+    # --- telling -----------------------------------------------------------------------------------------------------
+
+    def report(self, now_ms: int) -> bytes:
+        """What there is to say now: nothing, or how far our copy is. Raises Silence."""
+        if now_ms - self._heard_ms > self._times.housekeeping:
+            raise Silence(f"the primary has said nothing for {now_ms - self._heard_ms} ms")
+        if self._begun and now_ms - self._fed_ms > self._times.housekeeping:
+            raise Silence(
+                f"the rest of the record at {self._log.copy_end} has not come for {now_ms - self._fed_ms} ms: its "
+                "length may have been damaged on the way"
+            )
+        safe = 0 if self._log.is_empty else self._log.copy_safe
+        if safe > self._reported or now_ms - self._said_ms >= self._times.heartbeat:
+            return self._say(max(safe, self._reported), now_ms) + self._ask()
+        return self._ask()
+
+    def _say(self, position: int, now_ms: int) -> bytes:
+        self._said_ms, self._reported = now_ms, position
+        return encode_report(position)
+
+    def _ask(self) -> bytes:
+        """For as much as has been taken, once it is worth a word."""
+        if self._window is None:
+            return b""
+        more = self._taken + self._window - self._asked
+        if 2 * more < self._window:
+            return b""
+        self._asked += more
+        return encode_grant(more)

@@ -1,0 +1,174 @@
+"""One machine of the replication simulation: a disk, the store on it, and the epochs it knows."""
+
+from __future__ import annotations
+
+import random
+from enum import Enum, auto
+from pathlib import Path
+
+from pyromq.clock import ManualClock
+from pyromq.config import FlushConfig, StoreConfig
+from pyromq.replication.joining import Epoch, LogExtent
+from pyromq.replication.store_log import StoreLog
+from pyromq.store.aside import put_log_aside
+from pyromq.store.message_store import InlineRunner, MessageStore
+from pyromq.store.paths import StorePaths
+from pyromq.testing.sim_disk import PowerCut, SimDisk
+
+SEGMENT = 4096
+
+
+class Planted(Enum):
+    """Mistakes that the simulation must find."""
+
+    BELIEVE_SENT = auto()
+    BELIEVE_STRANGERS = auto()
+    SKIP_CRC = auto()
+    APPEND_BEFORE_CHECK = auto()
+    RESEND_FROM_SEGMENT = auto()
+    LOSE_BEGUN_RECORD = auto()
+    REPORT_UNSYNCED = auto()
+    HELLO_BEFORE_SYNC = auto()
+    REPORT_BEGUN_RECORD = auto()
+    FORGET_TO_CUT = auto()
+    KEEP_EPOCH = auto()
+    START_COUNTS_AS_COPIED = auto()
+    COUNT_CONNECTIONS = auto()
+    THROW_AWAY = auto()
+    FORGET_PROGRESS = auto()
+
+
+class _UnsyncedLog(StoreLog):
+    """Takes what was appended for what is safe."""
+
+    @property
+    def copy_safe(self) -> int:
+        return self.copy_end
+
+
+class Node:
+    """Comes back after every crash."""
+
+    def __init__(
+        self, name: str, clock: ManualClock, rng: random.Random, *, sync: bool, planted: Planted | None
+    ) -> None:
+        self.name = name
+        self.sync = sync
+        self._clock = clock
+        self._rng = rng
+        self._planted = planted
+        self.config = StoreConfig(
+            root=Path("/store"), segment_bytes=SEGMENT, queue_file_entries=64, index_enabled=False, warm_bytes=0,
+            recovery_threads=1, max_body_bytes=2048, flush=FlushConfig(sync=sync),
+        )  # fmt: skip
+        self.disk = SimDisk(clock, pid=1)
+        self.epochs: tuple[Epoch, ...] = ()
+        self.fails_soon = False
+        #: Bytes that were taken out of the log on purpose, and where they were.
+        self.kept: list[tuple[int, bytes]] = []
+        self._open()
+
+    def _open(self, truncate_at: int | None = None) -> None:
+        self.store = MessageStore(self.config, disk=self.disk, clock=self._clock, runner=InlineRunner())
+        self.store.open(truncate_at=truncate_at)
+        self.store.follow()
+        self.log = StoreLog(self.store)
+
+    # --- its log -----------------------------------------------------------------------------------------------------
+
+    @property
+    def start(self) -> int:
+        return self.log.log_start
+
+    @property
+    def end(self) -> int:
+        return self.store.log.end
+
+    @property
+    def extent(self) -> LogExtent:
+        return LogExtent(self.start, self.end, self.epochs)
+
+    def bytes_between(self, start: int, end: int) -> bytes:
+        parts = []
+        while start < end:
+            segment = self.store.log.files.find(start)
+            assert segment is not None, f"{self.name} has no {start}"
+            at = start - segment.base
+            part = bytes(segment.buffer[at : min(at + end - start, segment.size)])
+            parts.append(part)
+            start += len(part)
+        return b"".join(parts)
+
+    def is_level(self, other: Node) -> bool:
+        return self.end == other.end
+
+    def lead(self) -> None:
+        self.store.lead()
+
+    def remove_oldest(self) -> None:
+        """What retention does, without asking for the time."""
+        store = self.store
+        store.dispatch()
+        store.flush()
+        plan = store.points.plan_log_start(store.log.files.segments[0].end)
+        store.points.carry_out(plan)
+        store.disk.remove(store.log.files.forget_first().path)
+        for queue in store.queues:
+            queue.drop_before(plan.point.log_start)
+
+    # --- faults ------------------------------------------------------------------------------------------------------
+
+    def fail_after(self, operations: int) -> None:
+        """The power fails in the middle of a later operation of the disk."""
+        left = [operations]
+        self.fails_soon = True
+
+        def count(operation: str, path: Path) -> None:
+            left[0] -= 1
+            if left[0] <= 0:
+                raise PowerCut
+
+        self.disk.on_operation = count
+
+    def never_fails(self) -> None:
+        self.fails_soon = False
+        self.disk.on_operation = None
+
+    def restart(self, *, with_power: bool) -> None:
+        self.disk = self.disk.crash(self._rng) if with_power else self.disk.kill()
+        self.disk.full = False
+        self.never_fails()
+        self._open()
+
+    def cut_back(self, position: int) -> None:
+        self._expect_kept(position)
+        self.never_fails()
+        self.disk.full = False
+        self._clock.advance(1.5)
+        self.store.close()
+        self._open(truncate_at=position)
+
+    def start_over(self, why: str) -> None:
+        self._expect_kept(self.start)
+        end = self.end
+        self.never_fails()
+        self.disk.full = False
+        self._clock.advance(1.5)
+        self.store.close()
+        paths = StorePaths.of(self.config)
+        put_log_aside(self.disk, paths, self._clock, end=end, why=why)
+        if self._planted is Planted.THROW_AWAY:
+            self.disk.remove_tree(paths.root / "aside")
+        self._open()
+
+    def _expect_kept(self, start: int) -> None:
+        while start < self.end:
+            end = min(start + SEGMENT - start % SEGMENT, self.end)
+            self.kept.append((start, self.bytes_between(start, end).rstrip(b"\0")))
+            start = end
+
+    def check_kept(self) -> None:
+        """Whatever was taken out is in some file beside the log."""
+        beside = [data for path, data in self.disk.files().items() if "cutoff" in path.parts or "aside" in path.parts]
+        for position, gone in self.kept:
+            assert any(gone in data for data in beside), f"{self.name} threw {len(gone)} bytes at {position} away"

@@ -1,0 +1,117 @@
+"""Mistakes in the stream, planted to see that the simulation finds them. Each is the smallest change that makes it."""
+
+from __future__ import annotations
+
+from pyromq.records.scan import Stop, scan
+from pyromq.replication.arrival import Checked
+from pyromq.replication.followers import Followers
+from pyromq.replication.stream import PrimaryStream, ReplicaStream, Span
+from pyromq.testing.sim_replica_node import SEGMENT, Planted
+
+
+class BelieveSent(PrimaryStream):
+    def sent(self, span: Span, followers: Followers, now_ms: int) -> Followers:
+        followers = super().sent(span, followers, now_ms)
+        return followers.heard(self.name, span.position + span.length, 0, now_ms) if span.length else followers
+
+
+class BelieveStrangers(PrimaryStream):
+    def received(self, data: bytes, followers: Followers, now_ms: int) -> Followers:
+        if self.name in followers.by_name:
+            followers = followers.sent(self.name, max(1 << 61, followers.by_name[self.name].sent))
+        return super().received(data, followers, now_ms)
+
+    def sent(self, span: Span, followers: Followers, now_ms: int) -> Followers:
+        self._said_ms = now_ms
+        self.next_position = span.position + span.length
+        end = max(self.next_position, followers.by_name[self.name].sent)
+        return followers.sent(self.name, end)
+
+
+class ResendFromSegment(PrimaryStream):
+    def _begin(self, reported: int, followers: Followers, now_ms: int) -> Followers:
+        followers = super()._begin(reported, followers, now_ms)
+        assert self.next_position is not None
+        self.next_position -= self.next_position % SEGMENT
+        return followers
+
+
+class StartCountsAsCopied(PrimaryStream):
+    def _begin(self, reported: int, followers: Followers, now_ms: int) -> Followers:
+        followers = super()._begin(reported, followers, now_ms)
+        assert self.next_position is not None
+        return followers.left(self.name).joined(self.name, self.next_position, now_ms, machine=self._machine)
+
+    def received(self, data: bytes, followers: Followers, now_ms: int) -> Followers:
+        words = data[:8]
+        if self.next_position is None and len(data) == 8:
+            return self._begin(int.from_bytes(words, "big"), followers, now_ms)
+        return super().received(data, followers, now_ms)
+
+
+class SkipCrc(ReplicaStream):
+    def _check(self, data: memoryview, position: int) -> Checked:
+        checked = super()._check
+        found = scan(data, 0, min(len(data), SEGMENT - position % SEGMENT), position, False)
+        if found.stop is Stop.LIMIT and found.records:
+            return Checked(found.end, found.records, found.last_timestamp_ms)
+        return checked(data, position)
+
+
+class AppendBeforeCheck(ReplicaStream):
+    def _append(self, data: memoryview) -> int:
+        found = scan(data, 0, min(len(data), SEGMENT - self._log.copy_end % SEGMENT), self._log.copy_end, False)
+        if found.records:
+            self._append_checked(data, Checked(found.end, found.records, found.last_timestamp_ms))
+            return found.end
+        return super()._append(data)
+
+
+class LoseBegunRecord(ReplicaStream):
+    def _complete(self, data: memoryview) -> memoryview:
+        self._begun.clear()
+        return data
+
+
+class ReportBegunRecord(ReplicaStream):
+    def report(self, now_ms: int) -> bytes:
+        end = self._log.copy_end + len(self._begun)
+        if self._begun and end > self._reported:
+            return self._say(end, now_ms)
+        return super().report(now_ms)
+
+
+class ReportUnsynced(ReplicaStream):
+    def report(self, now_ms: int) -> bytes:
+        if not self._log.is_empty and self._log.copy_end > self._reported:
+            return self._say(self._log.copy_end, now_ms)
+        return super().report(now_ms)
+
+
+class HelloBeforeSync(ReplicaStream):
+    def hello(self, now_ms: int) -> bytes:
+        return self._say(0 if self._log.is_empty else self._log.copy_end, now_ms) + self._ask()
+
+
+_PRIMARY: dict[Planted | None, type[PrimaryStream]] = {
+    Planted.BELIEVE_SENT: BelieveSent,
+    Planted.BELIEVE_STRANGERS: BelieveStrangers,
+    Planted.RESEND_FROM_SEGMENT: ResendFromSegment,
+    Planted.START_COUNTS_AS_COPIED: StartCountsAsCopied,
+}
+_REPLICA: dict[Planted | None, type[ReplicaStream]] = {
+    Planted.SKIP_CRC: SkipCrc,
+    Planted.APPEND_BEFORE_CHECK: AppendBeforeCheck,
+    Planted.LOSE_BEGUN_RECORD: LoseBegunRecord,
+    Planted.REPORT_BEGUN_RECORD: ReportBegunRecord,
+    Planted.REPORT_UNSYNCED: ReportUnsynced,
+    Planted.HELLO_BEFORE_SYNC: HelloBeforeSync,
+}
+
+
+def primary_stream_of(planted: Planted | None) -> type[PrimaryStream]:
+    return _PRIMARY.get(planted, PrimaryStream)
+
+
+def replica_stream_of(planted: Planted | None) -> type[ReplicaStream]:
+    return _REPLICA.get(planted, ReplicaStream)

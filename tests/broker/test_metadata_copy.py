@@ -1,0 +1,274 @@
+"""A slave has the topics, groups, progress, delays and request modes of its master, and loses none of them to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import orjson
+import pytest
+
+from broker.fakes import store_config
+from net.fakes import until
+from pyromq.broker.metadata_copy import MetadataCopy
+from pyromq.broker.tables import Tables
+from pyromq.clock import ManualClock
+from pyromq.config import BrokerConfig, ReplicationConfig
+from pyromq.errors import Unreachable
+from pyromq.model.data_version import DataVersion
+from pyromq.model.group import GroupConfig
+from pyromq.model.json_form import to_json
+from pyromq.model.topic import TopicConfig
+from pyromq.net.client import Client
+from pyromq.store.message_store import InlineRunner, MessageStore
+from pyromq.testing import SimDisk
+from pyromq.wire import admin_requests as ask
+from pyromq.wire.codes import ResponseCode
+from pyromq.wire.command import Command
+from pyromq.wire.requests import QueryConsumerOffset, Request, UpdateConsumerOffset
+
+MASTER = "10.0.0.1:10911"
+VIP = "10.0.0.1:10909"
+
+
+class Master:
+    """As much of a master as a slave asks; also the client that reaches it."""
+
+    def __init__(self) -> None:
+        self.is_there = True
+        #: Does it listen two ports below as well?
+        self.has_vip = True
+        self.version = 1
+        self.topics = {"orders": TopicConfig("orders", 4, 4)}
+        self.groups = {"shop": GroupConfig("shop")}
+        self.offsets: dict[str, dict[int, int]] = {"orders@shop": {0: 10}}
+        self.delays: dict[str, int] = {"3": 5}
+        self.log_end = 0
+        self.asked: list[tuple[str, type[Request]]] = []
+        self.refuses_progress = False
+        #: Called when progress was given out.
+        self.then: Callable[[], None] = lambda: None
+
+    async def call(self, address: str, request: Request, timeout_s: float) -> Command:
+        self.asked.append((address, type(request)))
+        if not self.is_there or (address == VIP and not self.has_vip):
+            raise Unreachable(f"{address} is not there")
+        assert address in (MASTER, VIP)
+        return self.answers[type(request)](request)
+
+    @property
+    def answers(self) -> dict[type[Request], Callable[[Any], Command]]:
+        return {
+            ask.GetAllTopics: lambda _: self._told(
+                topicConfigTable={name: to_json(one) for name, one in self.topics.items()}
+            ),
+            ask.GetAllGroups: lambda _: self._told(
+                subscriptionGroupTable={name: to_json(one) for name, one in self.groups.items()}
+            ),
+            ask.GetAllOffsets: self._all_offsets,
+            ask.GetAllDelayOffsets: lambda _: self._told(offsetTable=self.delays),
+            ask.GetRuntimeInfo: lambda _: _answer({"table": {"commitLogMaxOffset": str(self.log_end)}}),
+            ask.GetRequestModes: lambda _: _answer({"messageRequestModeMap": {}}),
+            QueryConsumerOffset: self._offset,
+            UpdateConsumerOffset: self._update,
+        }
+
+    def _told(self, **table: object) -> Command:
+        return _answer({**table, "dataVersion": to_json(DataVersion(self.version, self.version))})
+
+    def _all_offsets(self, request: ask.GetAllOffsets) -> Command:
+        written = {pair: {str(queue): at for queue, at in queues.items()} for pair, queues in self.offsets.items()}
+        self.then()
+        return self._told(offsetTable=written)
+
+    def _offset(self, request: QueryConsumerOffset) -> Command:
+        offset = self.offsets.get(f"{request.topic}@{request.group}", {}).get(request.queue_id)
+        if offset is None:
+            return Command(code=ResponseCode.QUERY_NOT_FOUND)
+        return Command(code=0, fields={"offset": str(offset)})
+
+    def _update(self, request: UpdateConsumerOffset) -> Command:
+        if self.refuses_progress:
+            return Command(code=1, reason="not now")
+        self.offsets.setdefault(f"{request.topic}@{request.group}", {})[request.queue_id] = request.offset
+        return Command(code=0)
+
+
+def _answer(document: object) -> Command:
+    return Command(code=0, body=orjson.dumps(document))
+
+
+class Slave:
+    def __init__(self, master: Master) -> None:
+        clock = ManualClock()
+        self.config = BrokerConfig(
+            store=store_config(root=Path("/slave")), role="SLAVE", broker_id=1, replication=ReplicationConfig()
+        )
+        self.store = MessageStore(self.config.store, disk=SimDisk(clock), clock=clock, runner=InlineRunner())
+        self.store.open()
+        self.tables = Tables(self.config, self.store, clock)
+        self.log_end = 0
+        self.changes: list[str] = []
+        self.copy = MetadataCopy(
+            lambda: self.config,
+            self.tables,
+            cast(Client, master),
+            topics_changed=lambda: self.changes.append("topics"),
+            groups_changed=lambda: self.changes.append("groups"),
+            log_end=lambda: self.log_end,
+        )
+
+    async def round(self) -> None:
+        await self.copy._copy_from(MASTER)
+
+    def progress(self, queue: int = 0) -> int | None:
+        return self.tables.offsets.offset_of("shop", "orders", queue)
+
+
+@pytest.fixture
+def master() -> Master:
+    return Master()
+
+
+@pytest.fixture
+def slave(master: Master) -> Slave:
+    return Slave(master)
+
+
+def test_everything_is_taken_over_and_noticed_once(master: Master, slave: Slave) -> None:
+    asyncio.run(slave.round())
+    assert [topic.name for topic in slave.tables.topics] == ["orders"]
+    assert [group.name for group in slave.tables.groups] == ["shop"]
+    assert (slave.progress(), slave.tables.delays.offset_of(3)) == (10, 5)
+    assert slave.tables.topics.version.counter == 1
+    asyncio.run(slave.round())
+    assert slave.changes == ["topics", "groups"]
+
+
+def test_a_topic_that_the_master_removed_goes(master: Master, slave: Slave) -> None:
+    master.topics["old"] = TopicConfig("old", 1, 1)
+    asyncio.run(slave.round())
+    del master.topics["old"]
+    master.version += 1
+    asyncio.run(slave.round())
+    assert [topic.name for topic in slave.tables.topics] == ["orders"]
+
+
+def test_nothing_is_never_taken_for_something(master: Master, slave: Slave) -> None:
+    asyncio.run(slave.round())
+    master.topics, master.groups, master.offsets, master.delays = {}, {}, {}, {}
+    master.version += 1
+    asyncio.run(slave.round())
+    assert "orders" in slave.tables.topics
+    assert "shop" in slave.tables.groups
+    assert (slave.progress(), slave.tables.delays.offset_of(3)) == (10, 5)
+    assert master.offsets == {}
+
+
+def test_a_master_that_is_gone_or_speaks_nonsense_changes_nothing(
+    master: Master, slave: Slave, caplog: pytest.LogCaptureFixture
+) -> None:
+    asyncio.run(slave.round())
+    master.is_there = False
+    asyncio.run(slave.round())
+    asyncio.run(slave.round())
+    assert slave.progress() == 10
+    assert len(caplog.messages) == 1
+    master.is_there = True
+    master.offsets = {"orders@shop": {0: -4}}
+    asyncio.run(slave.round())
+    assert slave.progress() == 10
+
+
+def test_it_is_asked_on_the_port_that_is_free_of_pulls_if_there_is_one(master: Master, slave: Slave) -> None:
+    asyncio.run(slave.round())
+    assert {address for address, _ in master.asked} == {VIP}
+    master.has_vip = False
+    asyncio.run(slave.round())
+    assert (MASTER, ask.GetAllTopics) in master.asked
+
+
+# --- progress ---------------------------------------------------------------------------------------------------------
+
+
+def test_progress_that_was_told_here_flows_back(master: Master, slave: Slave) -> None:
+    asyncio.run(slave.round())
+    slave.tables.offsets.commit("shop", "orders", 0, 15)
+    slave.tables.offsets.commit("shop", "orders", 1, 3)
+    asyncio.run(slave.round())
+    assert master.offsets == {"orders@shop": {0: 15, 1: 3}}
+    assert (slave.progress(0), slave.progress(1)) == (15, 3)
+
+
+def test_the_master_is_never_taken_back(master: Master, slave: Slave) -> None:
+    asyncio.run(slave.round())
+    slave.tables.offsets.commit("shop", "orders", 0, 15)
+    master.offsets["orders@shop"][0] = 20
+    asyncio.run(slave.round())
+    assert (master.offsets["orders@shop"][0], slave.progress()) == (20, 20)
+
+
+def test_what_consumers_tell_the_master_meanwhile_counts(master: Master, slave: Slave) -> None:
+    asyncio.run(slave.round())
+    slave.tables.offsets.commit("shop", "orders", 0, 15)
+    master.then = lambda: master.offsets["orders@shop"].update({0: 30})
+    asyncio.run(slave.round())
+    assert master.offsets["orders@shop"][0] == 30
+
+
+def test_a_reset_on_the_master_is_followed(master: Master, slave: Slave) -> None:
+    asyncio.run(slave.round())
+    master.offsets["orders@shop"][0] = 2
+    asyncio.run(slave.round())
+    assert (slave.progress(), master.offsets["orders@shop"][0]) == (2, 2)
+
+
+def test_a_group_that_the_master_forgot_does_not_come_back(master: Master, slave: Slave) -> None:
+    master.offsets["orders@other"] = {0: 1}
+    asyncio.run(slave.round())
+    del master.offsets["orders@shop"]
+    asyncio.run(slave.round())
+    asyncio.run(slave.round())
+    assert slave.progress() is None
+    assert "orders@shop" not in master.offsets
+
+
+def test_what_the_master_did_not_take_is_told_again(master: Master, slave: Slave) -> None:
+    asyncio.run(slave.round())
+    slave.tables.offsets.commit("shop", "orders", 0, 15)
+    master.refuses_progress = True
+    asyncio.run(slave.round())
+    assert slave.progress() == 15
+    master.refuses_progress = False
+    asyncio.run(slave.round())
+    assert master.offsets["orders@shop"][0] == 15
+
+
+# --- delays -----------------------------------------------------------------------------------------------------------
+
+
+def test_delays_count_as_delivered_when_the_copy_has_what_was_delivered(master: Master, slave: Slave) -> None:
+    master.log_end = 1000
+    asyncio.run(slave.round())
+    assert slave.tables.delays.offset_of(3) is None
+    slave.log_end, master.log_end, master.delays, master.version = 1000, 2000, {"3": 9}, 2
+    asyncio.run(slave.round())
+    assert slave.tables.delays.offset_of(3) == 5
+
+
+# --- its life ---------------------------------------------------------------------------------------------------------
+
+
+def test_it_begins_as_soon_as_a_master_is_known(master: Master, slave: Slave) -> None:
+    async def story() -> None:
+        running = asyncio.ensure_future(slave.copy.run())
+        await asyncio.sleep(0)
+        assert not master.asked
+        slave.copy.master_is_at(MASTER)
+        async with asyncio.timeout(10):
+            await until(lambda: "groups" in slave.changes)
+        running.cancel()
+
+    asyncio.run(story())

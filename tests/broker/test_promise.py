@@ -1,0 +1,195 @@
+"""What an acknowledgement means, by role and flush; what is said when slaves are late, and to whom."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from broker.fakes import Parts
+from pyromq.clock import ManualClock
+from pyromq.config import FlushConfig, ReplicationConfig
+from pyromq.errors import NotEnoughReplicas, NotNow, SlavesLate, StoreFenced
+from pyromq.model.message import AppendedAt, Draft
+from pyromq.replication.followers import Followers
+from pyromq.wire.codes import ResponseCode
+from pyromq.wire.responses import SendReceipt
+
+LATE, NOBODY = ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE
+
+
+class Scene:
+    """A master, and slaves that report what the story says."""
+
+    def __init__(self, role: str = "SYNC_MASTER", *, sync_flush: bool = False, **replication: Any) -> None:
+        self.clock = ManualClock()
+        self.parts = Parts(
+            clock=self.clock,
+            role=role,
+            replication=ReplicationConfig(timeout_ms=50, **replication),
+            store={"flush": FlushConfig(sync=sync_flush)},
+        )
+        self.promise, self.writer, self.store = self.parts.promise, self.parts.writer, self.parts.store
+        self.followers = Followers()
+
+    def append(self) -> AppendedAt:
+        (receipt,) = self.writer.append([Draft(b"orders", 0, b"a message")])
+        self.store.close_run()
+        return receipt
+
+    def now_ms(self) -> int:
+        return int(self.clock.monotonic() * 1000)
+
+    def joins(self, name: str) -> None:
+        end = self.store.marks.appended.value
+        self._know(self.followers.joined(name, 0, self.now_ms()).sent(name, end))
+
+    def reports(self, name: str, position: int) -> None:
+        end = self.store.marks.appended.value
+        self._know(self.followers.sent(name, end).heard(name, position, end, self.now_ms()))
+
+    def leaves(self, name: str) -> None:
+        self._know(self.followers.left(name))
+
+    def _know(self, followers: Followers) -> None:
+        self.followers = followers
+        self.promise.slaves_changed(followers)
+
+
+def test_an_async_master_promises_what_it_has_itself() -> None:
+    scene = Scene("ASYNC_MASTER")
+    assert scene.promise.mark is scene.store.marks.appended
+    assert not scene.writer.waits
+    asyncio.run(scene.writer.settled(scene.append()))
+
+
+def test_sync_flush_promises_the_disk() -> None:
+    scene = Scene("ASYNC_MASTER", sync_flush=True)
+    assert scene.promise.mark is scene.store.marks.synced
+    assert scene.writer.waits
+
+
+def test_a_sync_master_promises_what_a_slave_reported() -> None:
+    async def story() -> None:
+        scene = Scene()
+        scene.joins("s")
+        one, other = scene.append(), scene.append()
+        waiting = asyncio.ensure_future(scene.writer.settled(one))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        assert scene.writer.waiting == 1
+        scene.reports("s", one.end)
+        await waiting
+        assert scene.promise.mark.value == one.end < other.end
+
+    asyncio.run(story())
+
+
+def test_with_sync_flush_both_disks_have_it() -> None:
+    scene = Scene(sync_flush=True)
+    scene.joins("s")
+    receipt = scene.append()
+    synced = scene.store.marks.synced.value
+    scene.reports("s", receipt.end)
+    assert scene.promise.mark.value == synced < receipt.end
+    scene.store.flush()
+    assert scene.promise.mark.value == receipt.end
+
+
+def test_three_copies_wait_for_the_second_slave() -> None:
+    scene = Scene(copies=3)
+    scene.joins("s")
+    scene.joins("t")
+    receipt = scene.append()
+    scene.reports("s", receipt.end)
+    assert scene.promise.mark.value == 0
+    scene.reports("t", receipt.end)
+    assert scene.promise.mark.value == receipt.end
+
+
+def test_a_slave_that_is_slow_and_one_that_is_not_there_are_two_things() -> None:
+    async def settled(scene: Scene) -> int:
+        with pytest.raises(SlavesLate, match="stored here") as late:
+            await scene.writer.settled(scene.append())
+        return late.value.code
+
+    async def story() -> None:
+        scene = Scene()
+        assert await settled(scene) == NOBODY
+        scene.joins("s")
+        assert await settled(scene) == LATE
+        scene.leaves("s")
+        assert await settled(scene) == NOBODY
+
+    asyncio.run(story())
+
+
+def test_who_waited_too_long_gets_the_receipt_with_another_code() -> None:
+    async def story() -> None:
+        scene = Scene()
+        receipt = SendReceipt(message_id="ABC", queue_id=3, queue_offset=7)
+        answer = scene.writer.answer_when_settled(scene.append(), receipt)
+        assert not isinstance(answer, SendReceipt)
+        told = await answer  # type: ignore[misc]
+        assert (told.code, told.message_id, told.queue_id, told.queue_offset) == (NOBODY, "ABC", 3, 7)
+
+    asyncio.run(story())
+
+
+def test_too_few_in_sync_and_nothing_is_stored() -> None:
+    scene = Scene(least_in_sync=2)
+    end = scene.store.marks.appended.value
+    with pytest.raises(NotEnoughReplicas, match=r"only 1 copies are in sync.*2 must be"):
+        scene.append()
+    assert scene.store.marks.appended.value == end
+    scene.joins("s")
+    scene.append()
+
+
+def test_a_slave_that_fell_silent_is_not_in_sync() -> None:
+    scene = Scene(least_in_sync=2, silence_ms=6000)
+    scene.joins("s")
+    assert scene.promise.is_open
+    scene.clock.advance(6001)
+    assert not scene.promise.is_open
+
+
+def test_one_that_adapts_goes_on_alone_when_its_slave_is_gone() -> None:
+    scene = Scene(adapts=True)
+    scene.joins("s")
+    first = scene.append()
+    assert scene.promise.replicated() < first.end
+    scene.leaves("s")
+    assert scene.promise.replicated() == first.end
+    asyncio.run(scene.writer.settled(first))
+
+
+def test_all_in_sync_are_waited_for_when_that_is_asked_for() -> None:
+    scene = Scene(all_in_sync=True)
+    scene.joins("s")
+    scene.joins("t")
+    receipt = scene.append()
+    scene.reports("s", receipt.end)
+    assert scene.promise.mark.value == 0
+    scene.reports("t", receipt.end)
+    assert scene.promise.mark.value == receipt.end
+
+
+def test_a_broker_whose_disk_failed_tells_those_who_wait_for_slaves() -> None:
+    async def story() -> None:
+        scene = Scene()
+        scene.joins("s")
+        waiting = asyncio.ensure_future(scene.writer.settled(scene.append()))
+        await asyncio.sleep(0)
+        scene.promise.fail(StoreFenced("the disk is gone"))
+        with pytest.raises(StoreFenced):
+            await waiting
+
+    asyncio.run(story())
+
+
+def test_a_slave_stores_nothing_of_its_own() -> None:
+    parts = Parts(role="SLAVE", broker_id=1)
+    with pytest.raises(NotNow, match="is a slave"):
+        parts.writer.append([Draft(b"orders", 0, b"a message")])

@@ -1,0 +1,111 @@
+"""Two stores and a real connection between them, and events to wait for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from pyromq.clock import SystemClock
+from pyromq.config import FlushConfig, StoreConfig
+from pyromq.model.message import Draft
+from pyromq.replication.followers import Followers
+from pyromq.replication.primary import Primary
+from pyromq.replication.replica import Replica, ReplicaState
+from pyromq.replication.store_log import StoreLog
+from pyromq.store.message_store import MessageStore
+
+SEGMENT = 1 << 16
+PATIENCE_SECONDS = 10
+
+
+def config(root: Path, *, sync: bool = False, **more: Any) -> StoreConfig:
+    settings: dict[str, Any] = {"segment_bytes": SEGMENT, "queue_file_entries": 1000, "warm_bytes": 0} | more
+    return StoreConfig(root=root, flush=FlushConfig(sync=sync), **settings)
+
+
+def send(store: MessageStore, count: int, start: int = 0, size: int = 180) -> None:
+    bodies = (b"%06d" % number * (size // 6) for number in range(start, start + count))
+    store.append([Draft(b"orders", number % 4, body) for number, body in enumerate(bodies, start)])
+
+
+def log_of(store: MessageStore) -> bytes:
+    return b"".join(bytes(segment.buffer) for segment in store.log.files.segments)[: store.log.end - store.log.start]
+
+
+class Changes:
+    """Remembers what it was told last, and wakes whoever waits for something of it."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self.count = 0
+        self._changed = asyncio.Event()
+
+    def __call__(self, value: Any) -> None:
+        self.value = value
+        self.count += 1
+        self._changed.set()
+
+    async def until(self, holds: Callable[[Any], bool]) -> Any:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not holds(self.value):
+                self._changed.clear()
+                await self._changed.wait()
+        return self.value
+
+
+class Leading:
+    """A primary, and what it knows of its replicas."""
+
+    def __init__(self, store: MessageStore, log: StoreLog | None = None, **options: Any) -> None:
+        self.followers = Changes(Followers())
+        self.primary = Primary(log or StoreLog(store), SystemClock(), self.followers, **options)
+        self._store = store
+        store.marks.readable.listen(lambda _: self.primary.log_grew())
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.primary.port}"
+
+    async def level(self) -> None:
+        """Until a replica has everything, by its own word."""
+        end = self._store.log.end
+        await self.followers.until(lambda followers: followers.replicated(2, end) >= end)
+
+
+@asynccontextmanager
+async def leading(
+    store: MessageStore, log: StoreLog | None = None, *, port: int = 0, **options: Any
+) -> AsyncIterator[Leading]:
+    one = Leading(store, log, **options)
+    async with one.primary.serving("127.0.0.1", port):
+        yield one
+
+
+class Following:
+    def __init__(self, store: MessageStore, **options: Any) -> None:
+        self.states = Changes(ReplicaState(None, False, 0, None))
+        self.replica = Replica(StoreLog(store), SystemClock(), changed=self.states, **options)
+        store.follow()
+        store.marks.synced.listen(lambda _: self.replica.copy_became_safer())
+        store.marks.readable.listen(lambda _: self.replica.copy_became_safer())
+
+    async def problem(self) -> ReplicaState:
+        state: ReplicaState = await self.states.until(lambda state: state.problem is not None)
+        return state
+
+
+@asynccontextmanager
+async def following(store: MessageStore, address: str | None, **options: Any) -> AsyncIterator[Following]:
+    one = Following(store, **options)
+    one.replica.follow(address)
+    task = asyncio.get_running_loop().create_task(one.replica.run())
+    try:
+        yield one
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task

@@ -1,0 +1,71 @@
+"""Everything that may happen to a pair, drawn from seeds: the promises hold, and planted mistakes are found."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pyromq.model.message import Draft
+from pyromq.store.message_store import MessageStore
+from pyromq.testing.sim_replica_node import Planted
+from pyromq.testing.sim_replication import run_seed
+from replication.pairs import config
+
+SEEDS = int(os.environ.get("PYROMQ_REPLICATION_SEEDS", "200"))
+#: A planted mistake is found within so many seeds.
+MOST_SEEDS = 1_000
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """The stores have much to say about what is done to them."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def test_the_promises_hold() -> None:
+    happened = set()
+    for seed in range(SEEDS):
+        happened |= {
+            word
+            for line in run_seed(seed).trace
+            for word in ("CutBack", "StartOver", "promoted", "power")
+            if word in line
+        }
+    assert happened == {"CutBack", "StartOver", "promoted", "power"}
+
+
+def test_the_same_seed_is_the_same_story() -> None:
+    for seed in range(5):
+        assert run_seed(seed).digest == run_seed(seed).digest
+
+
+@pytest.mark.parametrize("planted", list(Planted), ids=lambda planted: planted.name.lower())
+def test_a_planted_mistake_is_found(planted: Planted) -> None:
+    for seed in range(MOST_SEEDS):
+        try:
+            run_seed(seed, planted)
+        except AssertionError:
+            return
+    raise AssertionError(f"{planted.name} was not found in {MOST_SEEDS} seeds")
+
+
+def test_what_two_cuts_at_one_place_took_is_both_kept(tmp_path: Path) -> None:
+    kept = []
+    for body in (b"first", b"other"):
+        with MessageStore(config(tmp_path)) as store:
+            store.append([Draft(b"t", 0, b"common")])
+            end = store.log.end if not kept else kept[0]
+            kept.append(end)
+            store.append([Draft(b"t", 0, body)])
+        with contextlib.closing(MessageStore(config(tmp_path))) as store:
+            store.open(truncate_at=kept[0])
+    texts = [path.read_bytes() for path in (tmp_path / "cutoff").iterdir()]
+    assert any(b"first" in text for text in texts)
+    assert any(b"other" in text for text in texts)

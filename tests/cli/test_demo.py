@@ -113,7 +113,7 @@ def test_in_a_pipe_it_is_lines(tmp_path: Path) -> None:
     assert (done.code, done.err) == (0, "")
     assert "\x1b" not in done.out
     assert [f"act {act}: " in done.out for act in (1, 2, 3, 4)] == [True] * 4
-    assert re.search(r"with a queue: \d+ signed up, p50 [\d.]+ ms", done.out)
+    assert re.search(r"with a queue: \d+ signed up, p50 [\d.]+ m?s", done.out)
     assert "nothing lost" in done.out
     assert "Try next" in done.out
 

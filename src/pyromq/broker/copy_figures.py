@@ -41,6 +41,8 @@ class CopyFigures:
         self._clock = clock
 
     def show_in(self, telemetry: Telemetry) -> None:
+        telemetry.gauge("replication.is_master", lambda: int(self._copies.replica is None))
+        telemetry.gauge("replication.epoch", lambda: self.epoch)
         telemetry.gauge("replication.slaves", lambda: len(self._followers))
         telemetry.gauge("replication.slaves_in_sync", lambda: len(self._promise.in_sync()))
         telemetry.gauge("replication.lag_bytes", lambda: self.lag().size)
@@ -56,6 +58,11 @@ class CopyFigures:
     def _end(self) -> int:
         return self._store.marks.readable.value
 
+    @property
+    def epoch(self) -> int:
+        """The number of the last one that this log knows; 0: it knows none."""
+        return max((one.number for one in self._copies.epochs), default=0)
+
     def replicated_to(self) -> int:
         """Everything below is in a second log, by what is known here."""
         replica = self._copies.replica
@@ -65,13 +72,20 @@ class CopyFigures:
         """Of the slave that is furthest behind; of a slave, its own."""
         replica = self._copies.replica
         if replica is not None:
-            return Lag(max(replica.state.primary_end - self._end, 0), 0)
+            return self._own_lag(replica)
         lags = [self._lag_of(one) for one in self._followers.by_name.values()]
         return Lag(max((lag.size for lag in lags), default=0), max((lag.ms for lag in lags), default=0))
 
     def _lag_of(self, follower: Follower) -> Lag:
         size = follower.lag(self._end)
         return Lag(size, int(self._clock.monotonic() * 1000) - follower.level_ms if size else 0)
+
+    def _own_lag(self, replica: Replica) -> Lag:
+        """What the master sent and is not here yet. Out of touch it may have any amount more: the time tells."""
+        size = max(replica.state.primary_end - self._end, 0)
+        if (size == 0 and replica.state.connected) or replica.level_ms is None:
+            return Lag(size, 0)
+        return Lag(size, max(int(self._clock.monotonic() * 1000) - replica.level_ms, 0))
 
     # --- in the forms that are asked for -----------------------------------------------------------------------------
 
@@ -80,6 +94,9 @@ class CopyFigures:
         lag = self.lag()
         return {
             "pyromq.role": self._config().role,
+            "pyromq.brokerId": self._config().broker_id,
+            "pyromq.epoch": self.epoch,
+            "pyromq.logEnd": self._end,
             "pyromq.replicationLagBytes": lag.size,
             "pyromq.replicationLagMs": lag.ms,
             "pyromq.replicatedTo": self.replicated_to(),
@@ -92,11 +109,11 @@ class CopyFigures:
             "pyromq.copies": self._config().copies,
             "pyromq.slaves": len(self._followers),
             "pyromq.slavesInSync": len(in_sync),
+            "pyromq.inSync": " ".join(sorted(in_sync)),
         }
         for name, follower in self._followers.by_name.items():
             lag = self._lag_of(follower)
-            state = "in sync" if name in in_sync else "behind"
-            told[f"pyromq.slave.{name}"] = f"{state}, has {follower.reported}, lacks {lag.size} bytes for {lag.ms} ms"
+            told[f"pyromq.slave.{name}"] = f"has {follower.reported}, lacks {lag.size} bytes for {lag.ms} ms"
         return told
 
     def _of_slave(self, replica: Replica) -> dict[str, object]:
@@ -104,6 +121,8 @@ class CopyFigures:
         return {
             "pyromq.master": state.primary or "",
             "pyromq.masterConnected": str(state.connected).lower(),
+            "pyromq.masterEnd": state.primary_end,
+            "pyromq.copiesFrom": replica.own_address,
             "pyromq.copyProblem": state.problem or "",
         }
 

@@ -71,6 +71,7 @@ class RuntimeInfo:
             **self._pools(),
             **self._schedule(),
             **self._writers(),
+            **self._safety(),
             **self._copies(),
         }
         return {name: str(value) for name, value in sorted(figures.items())}
@@ -160,6 +161,19 @@ class RuntimeInfo:
             "timerCongestNum": 0,
             "timerEnqueueTps": 0.0,
             "timerDequeueTps": 0.0,
+        }
+
+    def _safety(self) -> dict[str, object]:
+        """How long the disk takes to confirm, since the start; and what a start after a crash would have to scan.
+        RocketMQ has no such fields."""
+        seconds, store = self._store.telemetry.histogram("store.flush_seconds"), self._store
+        return {
+            "pyromq.flushes": seconds.count,
+            "pyromq.flushLastMs": f"{store.flusher.last_seconds * 1000:.2f}",
+            "pyromq.flushMeanMs": f"{seconds.total / max(seconds.count, 1) * 1000:.2f}",
+            "pyromq.flushP99Ms": f"{seconds.quantile(0.99) * 1000:.2f}",
+            "pyromq.flushMaxMs": f"{seconds.largest * 1000:.2f}",
+            "pyromq.recoverBytes": store.marks.appended.value - store.points.current.queues_to,
         }
 
     def _pools(self) -> dict[str, object]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from pyromq.clock import Clock
 from pyromq.errors import BadFrame, PyroMQError
-from pyromq.net.address import parse_address
+from pyromq.net.address import parse_address, shown_address
 from pyromq.replication.arrival import StreamDamaged
 from pyromq.replication.log import CopyLog
 from pyromq.replication.stream import Ahead, Gap, LeftBehind, ReplicaStream, StreamTimes
@@ -76,6 +76,10 @@ class Replica:
         self._safer = asyncio.Event()
         self._retry_s = FIRST_RETRY_SECONDS
         self.state = ReplicaState(None, False, 0, None)
+        #: When the copy had all that the primary had sent, by the monotonic clock; None: it never did.
+        self.level_ms: int | None = None
+        #: Our end of the connection, by which the primary knows us; empty: there is none.
+        self.own_address = ""
 
     def follow(self, address: str | None) -> None:
         """Whom to follow from now on; None: nobody, for the moment."""
@@ -122,6 +126,7 @@ class Replica:
             behind_at = error.position if isinstance(error, LeftBehind) else None
         if problem != self.state.problem:
             log.warning("the copy of %s stopped, trying on: %s", address, problem)
+        self.own_address = ""
         self._show(ReplicaState(address, False, self.state.primary_end, problem, behind_at))
         return hopeless
 
@@ -154,6 +159,7 @@ class Replica:
         stream = ReplicaStream(self._store, times=self._times, now_ms=now_ms, window_bytes=self._window_bytes)
         loop = asyncio.get_running_loop()
         await loop.sock_sendall(connection, stream.hello(now_ms))
+        self.own_address = shown_address(*connection.getsockname()[:2])
         self._show(ReplicaState(address, True, stream.primary_end, None))
         log.info("copying the log of %s from %d on", address, self._store.copy_end)
         hearing = loop.create_task(self._hear(connection, stream))
@@ -180,6 +186,7 @@ class Replica:
                 self._show(replace(self.state, primary_end=stream.primary_end))
             self._safer.set()
             if self._store.copy_end >= stream.primary_end:
+                self.level_ms = self._now_ms()
                 self._on_caught_up()
             await asyncio.sleep(0)  # a socket that always has more never makes us wait: reports, and others, go first
 

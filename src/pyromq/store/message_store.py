@@ -182,6 +182,7 @@ class MessageStore(StoreReader):
         gauge("store.undispatched_bytes", lambda: marks.readable.value - marks.dispatched.value)
         gauge("store.unindexed_bytes", lambda: marks.readable.value - marks.indexed.value)
         gauge("store.recover_point_bytes", lambda: marks.appended.value - self.points.current.queues_to)
+        gauge("store.flush_last_seconds", lambda: self.flusher.last_seconds)
         gauge("store.disk_used_share", lambda: max(usage.share for usage in self.disk_usage()))
 
     def disk_usage(self) -> tuple[Usage, Usage]:

@@ -4,8 +4,9 @@ when the master is gone and when it comes back."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,11 @@ import orjson
 import pytest
 
 from pyromq import Admin, ConsumeFrom, Message, Producer, PullConsumer, ReceivedMessage
-from pyromq.admin.brokers import Copying
 from pyromq.broker import delays as delays_module
 from pyromq.broker import registration
 from pyromq.broker.assembly import Broker
 from pyromq.config import BrokerConfig, NameServerConfig, ReplicationConfig, RetentionConfig, StoreConfig
-from pyromq.errors import SendError, SendUnknown
+from pyromq.errors import ConfigError, SendError, SendUnknown
 from pyromq.nameserver.assembly import NameServer
 from pyromq.net.client import Client
 from pyromq.wire import admin_requests as ask
@@ -316,7 +316,10 @@ def test_both_say_how_the_copy_is_doing(tmp_path: Path) -> None:
         end = pair.master.store.log.end
         async with Admin(pair.name_server) as admin:
             master, slave = sorted(await admin.brokers.statuses(), key=lambda one: one.broker_id)
-        assert master.copying == Copying("SYNC_MASTER", slaves=1, slaves_in_sync=1)
+        assert master.copying is not None
+        (copy,) = master.copying.in_sync
+        assert (master.copying.role, master.copying.end, master.copying.lag_bytes) == ("SYNC_MASTER", end, 0)
+        assert (copy.has, copy.broker_id, copy.address) == (end, 1, pair.slave.address)
         assert master.figures["pyromq.replicatedTo"] == str(end)
         assert pair.slave.copies is not None
         assert slave.copying is not None
@@ -347,3 +350,52 @@ async def asked_for_long(broker: Broker, request: Request) -> Command:
         return await client.call(broker.address, request, 20.0)
     finally:
         await client.close()
+
+
+# --- the replication port --------------------------------------------------------------------------------------------
+
+
+def test_a_port_that_nobody_asked_for_is_another_one_when_it_is_taken(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        with two_ports_in_a_row() as (port, above):
+            config = BrokerConfig(listen_port=port, vip_channel=False, store=StoreConfig(root=tmp_path / "store"))
+            async with Broker(config).running() as broker:
+                assert broker.copies is not None
+                told = broker.copies.address
+        assert told not in (f"127.0.0.1:{above}", "127.0.0.1:0")
+        assert f"127.0.0.1:{above} cannot be had: another program has it" in caplog.text
+
+    asyncio.run(main())
+
+
+def test_a_replication_port_that_was_asked_for_is_needed(tmp_path: Path) -> None:
+    async def main() -> None:
+        with two_ports_in_a_row() as (_, taken):
+            config = BrokerConfig(
+                listen_port=0, store=StoreConfig(root=tmp_path / "store"),
+                replication=ReplicationConfig(listen_port=taken),
+            )  # fmt: skip
+            with pytest.raises(ConfigError, match=f"{taken} cannot be had: another program has it; give another one"):
+                async with Broker(config).running():
+                    pass
+
+    asyncio.run(main())
+
+
+@contextmanager
+def two_ports_in_a_row() -> Iterator[tuple[int, int]]:
+    """The lower one is free, somebody listens at the upper one."""
+    while True:
+        with socket.socket() as lower, socket.socket() as upper:
+            lower.bind(("127.0.0.1", 0))
+            port = lower.getsockname()[1]
+            try:
+                upper.bind(("127.0.0.1", port + 1))
+            except (OSError, OverflowError):
+                continue
+            upper.listen()
+            lower.close()
+            yield port, port + 1
+            return

@@ -223,7 +223,7 @@ def test_a_broker_serves_without_a_name_server_and_registers_when_one_comes(tmp_
     (tmp_path / "namesrv.conf").write_text(f"listenPort={port}\n", encoding="utf-8")
     (tmp_path / "broker.conf").write_text(
         f"brokerName=b\nnamesrvAddr=127.0.0.1:{port}\nlistenPort=1\nautoCreateTopicEnable=true\nstorePathRootDir=s\n"
-        "haListenPort=10912\n",
+        "sendMessageThreadPoolNums=8\n",
         encoding="utf-8",
     )
     with Program("broker", "--config", "broker.conf", "--port", "0", cwd=tmp_path) as broker:
@@ -236,10 +236,26 @@ def test_a_broker_serves_without_a_name_server_and_registers_when_one_comes(tmp_
             assert run("send", "orders", "x", cwd=tmp_path, NAMESRV_ADDR=f"127.0.0.1:{port}").code == 0
             assert broker.stop() == 0
             assert names.stop() == 0
-    assert "these settings of RocketMQ change nothing here: haListenPort" in broker.err
+    assert "these settings of RocketMQ change nothing here: sendMessageThreadPoolNums" in broker.err
     assert "stopping because of SIGTERM" in broker.err
     assert broker.err.splitlines()[-1].endswith("stopped cleanly")
     assert ("running as root" in broker.err) == (os.geteuid() == 0)
+
+
+def test_two_commands_make_a_pair(tmp_path: Path) -> None:
+    """The second one needs to know only where the name server is and that it is the slave."""
+    with up(tmp_path, "--role", "sync-master") as master:
+        name_server = name_server_of(master)
+        arguments = ("--role", "slave", "--port", "0", "--store", "copy", "-n", name_server)
+        with Program("broker", *arguments, cwd=tmp_path) as slave:
+            slave.until("copying the log of ")
+            assert run("send", "orders", "in both logs", "-n", name_server, cwd=tmp_path).code == 0
+            shown = run("cluster", "-n", name_server, cwd=tmp_path, COLUMNS="120").out
+            assert re.search(r"broker-a +1 .*level", shown)
+            assert slave.stop() == 0
+        assert master.stop() == 0
+    [segment] = (tmp_path / "copy" / "commitlog").iterdir()
+    assert b"in both logs" in segment.read_bytes()
 
 
 # --- the log ---------------------------------------------------------------------------------------------------------

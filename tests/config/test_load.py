@@ -120,6 +120,7 @@ def test_the_keys_of_replication(desk: Desk) -> None:
     )  # fmt: skip
     assert slave.warnings == []
     assert (slave.config.role, slave.config.broker_id, slave.config.copies) == ("SLAVE", 2, 1)
+    assert desk.conf(QUIET + "brokerRole=SLAVE").config.broker_id == 1
     assert slave.config.replication == ReplicationConfig(
         listen_port=10999, advertise_host="10.0.0.3", primary="10.0.0.1:10912", copies=3, least_in_sync=2,
         all_in_sync=True, adapts=True, timeout_ms=2000, heartbeat_ms=1000, silence_ms=4000, batch_bytes=32768,

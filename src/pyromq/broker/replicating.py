@@ -64,7 +64,9 @@ class Replicating:
         else:
             assert self.primary is not None
             self._store.marks.readable.listen(lambda _: self._log_grew())
-            async with self.primary.serving(self._config.listen_host, self._port(0)):
+            # A port that nobody asked for must not keep the broker from starting.
+            by_chance = not self._config.replication.listen_port
+            async with self.primary.serving(self._config.listen_host, self._port(0), or_any=by_chance):
                 yield self
 
     def _log_grew(self) -> None:

@@ -16,6 +16,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import replace
+from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -46,6 +47,15 @@ WILDCARDS = ("0.0.0.0", "::")  # noqa: S104  they are compared with
 #: An address of documentation: nothing is sent there, the system is asked which way it would go.
 SOMEWHERE = {"0.0.0.0": ("192.0.2.1", 9), "::": ("2001:db8::1", 9)}  # noqa: S104
 
+
+class BrokerRole(StrEnum):
+    """As `brokerRole` in RocketMQ's files, in the way of options."""
+
+    ASYNC_MASTER = "async-master"
+    SYNC_MASTER = "sync-master"
+    SLAVE = "slave"
+
+
 ConfigFile = Annotated[
     Path | None,
     typer.Option(
@@ -63,6 +73,14 @@ AllowPublic = Annotated[
         "--allow-public", help="Let --host be an address that other machines reach, although nobody has to log in."
     ),
 ]
+Role = Annotated[
+    BrokerRole | None,
+    typer.Option(
+        "--role", metavar="ROLE",
+        help="async-master: acknowledges what it has itself; sync-master: what a slave has too; slave: a copy of the "
+        "master of its name.",
+    ),
+]  # fmt: skip
 Level = Annotated[
     LogLevel,
     typer.Option("--log-level", metavar="LEVEL", help="What is said on stderr: debug, info, warning or error."),
@@ -88,6 +106,7 @@ def up(
     ] = None,
     host: Host = None,
     advertise_host: AdvertiseHost = None,
+    role: Role = None,
     allow_public: AllowPublic = None,
     config: ConfigFile = None,
     log_level: Level = LogLevel.WARNING,
@@ -113,6 +132,7 @@ def up(
             environ=os.environ,
             overrides={
                 **common, "listen_port": broker_port, "advertise_host": advertise_host, **(store if data_dir else {}),
+                "role": role and role.name,
             },
             defaults={"auto_create_topics": True, "auto_create_groups": True, **store},
         )  # fmt: skip
@@ -149,6 +169,11 @@ def broker(
         typer.Option("--port", metavar="PORT", help="Port to listen on, else 10911; 0: any free one."),
     ] = None,
     advertise_host: AdvertiseHost = None,
+    role: Role = None,
+    broker_id: Annotated[
+        int | None,
+        typer.Option("--id", metavar="NUMBER", help="0 for a master; of a slave its number among those of one name."),
+    ] = None,
     name_servers: Annotated[
         str | None, typer.Option("--name-servers", "-n", metavar="HOST:PORT;…", help="Name servers to register with.")
     ] = None,
@@ -172,7 +197,8 @@ def broker(
     with _reporting(log_level, log_format):
         overrides = {
             "listen_host": host, "listen_port": port, "advertise_host": advertise_host, "name_servers": name_servers,
-            "name": name, "store.root": store, "allow_public": allow_public,
+            "name": name, "store.root": store, "allow_public": allow_public, "role": role and role.name,
+            "broker_id": broker_id,
         }  # fmt: skip
         loaded = load_broker(config, environ=os.environ, overrides=overrides)
         _run(lambda stop: _broker(loaded, stop))

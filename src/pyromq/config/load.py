@@ -76,6 +76,8 @@ def load_broker(
         given.setdefault("auto_create_groups", Given(True, "RocketMQ's default"))
         warnings += [*_about_topics(given, path), *_about_copies(given, path)]
     given.setdefault("store.root", Given(DEFAULT_STORE, "default"))
+    if "role" in given and given["role"].value == "SLAVE":
+        given.setdefault("broker_id", Given(1, "default of a slave"))
     config = _build(BrokerConfig, given)
     return Loaded(config, warnings + _about_the_broker(config), path)
 

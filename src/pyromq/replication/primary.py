@@ -82,9 +82,9 @@ class Primary:
             line.grew.set()
 
     @contextlib.asynccontextmanager
-    async def serving(self, host: str, port: int) -> AsyncIterator[Primary]:
-        """Listen until the block ends. Raises ConfigError when the port cannot be had."""
-        self._listener = _listen(host, port)
+    async def serving(self, host: str, port: int, *, or_any: bool = False) -> AsyncIterator[Primary]:
+        """Listen until the block ends. Raises ConfigError when the port cannot be had; `or_any`: then at a free one."""
+        self._listener = _listen_or_any(host, port) if or_any else _listen(host, port)
         tasks: set[asyncio.Task[None]] = set()
         accepting = asyncio.get_running_loop().create_task(self._accept(self._listener, tasks))
         try:
@@ -238,6 +238,15 @@ def _is_loopback(host: str) -> bool:
     return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
+def _listen_or_any(host: str, port: int) -> socket.socket:
+    try:
+        return _listen(host, port)
+    except ConfigError as error:
+        listener = _listen(host, 0)
+        log.warning("%s; slaves that ask a name server are told %d", error, listener.getsockname()[1])
+        return listener
+
+
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -250,6 +259,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.close()
         why = "another program has it" if error.errno == errno.EADDRINUSE else os.strerror(error.errno or 0)
         raise ConfigError(
-            f"the replication port {shown_address(host, port)} cannot be had: {why}; give another one", "ha_listen_port"
+            f"the replication port {shown_address(host, port)} cannot be had: {why}; give another one",
+            "replication.listen_port",
         ) from error
     return listener

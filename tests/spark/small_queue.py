@@ -93,6 +93,8 @@ class SmallCluster:
         self.clock = ManualClock()
         self.routes = self
         self.refreshed = 0
+        #: A new session knows no address.
+        self._has_asked = False
         #: Called at each look for routes: a broker may come back.
         self.on_refresh: Callable[[], None] = lambda: None
 
@@ -103,9 +105,10 @@ class SmallCluster:
         return self.queues[int(address.removeprefix("at-"))].answer(request)
 
     def addresses(self, broker_name: str) -> dict[int, str]:
-        return {number: f"at-{number}" for number in self.queues}
+        return {number: f"at-{number}" for number in self.queues} if self._has_asked else {}
 
-    async def of(self, topic: str) -> None: ...
+    async def of(self, topic: str) -> None:
+        self._has_asked = True
 
     async def refresh(self, topic: str) -> None:
         self.refreshed += 1

@@ -5,9 +5,20 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.errors import PythonException
 
-from pyromq.errors import ConfigError, DataLoss
+from pyromq.errors import (
+    CallFailed,
+    CallTimeout,
+    ConfigError,
+    DataLoss,
+    NotNow,
+    SystemBusy,
+    TlsFailed,
+    Unreachable,
+)
 from pyromq.spark.columns import NAMES
+from pyromq.spark.jobs.archive_away import is_about_brokers
 from pyromq.spark.jobs.archive_plan import ArchivePlan, ArchiveReport
 from pyromq.spark.jobs.archive_ranges import next_step, vanished, within
 
@@ -74,9 +85,34 @@ def test_queues_that_are_gone_are_named_if_somebody_wants_them() -> None:
     plan = ArchivePlan(path="/lake", namesrv="localhost:1", pattern="t|u")
     assert vanished(reached, {"t@a@0": (0, 9)}, plan.wants) == ["t@a@1"]
     report = ArchiveReport("/lake", vanished=["t@a@1"])
-    assert report.sentences()[-1].startswith("1 queues that the lake knows cannot be read any more, t@a@1 for one")
+    assert report.sentences()[-1].startswith("1 queue that the lake knows cannot be read any more, t@a@1 for one")
     from_files = ArchivePlan(path="/lake", segments="/store", topics=("t",))
     assert vanished(reached, {}, from_files.wants) == []
+
+
+def test_a_report_counts_as_people_do() -> None:
+    one = ArchiveReport("/lake", 1, {"t@a@0": 1}, commits=1, rows=1, files=1, bytes=900, lost=1, bad_rows=1, cleaned=1)
+    assert one.sentences() == [
+        "1 message in 1 commit, 1 file, 900 bytes, 0.0 s; /lake is at commit 1 and knows 1 queue.",
+        "1 body could not be decoded: it is in the side table, with the reason.",
+        "1 message was removed from the queues before the archive came there.",
+        "Removed: 1 file that no commit has.",
+    ]
+    several = ArchiveReport("/lake", commits=2, rows=2000, files=3, lost=2, compacted=2).sentences()
+    assert several[0].startswith("2,000 messages in 2 commits, 3 files, 0 bytes")
+    assert several[1:] == [
+        "2 messages were removed from the queues before the archive came there.",
+        "Rewritten into larger files: 2 small files.",
+    ]
+
+
+def test_a_broker_that_is_away_is_told_from_what_waiting_does_not_mend() -> None:
+    for kind in (CallFailed, Unreachable, CallTimeout, SystemBusy, NotNow):
+        assert is_about_brokers(kind("nobody answers"))
+        assert is_about_brokers(PythonException(f"in a task:\npyromq.errors.{kind.__name__}: nobody answers"))
+    assert not is_about_brokers(TlsFailed("do not agree"))
+    assert not is_about_brokers(PythonException("pyromq.errors.TlsFailed: do not agree"))
+    assert not is_about_brokers(PythonException("pyromq.errors.DataLoss: gone; Unreachable"))
 
 
 @given(

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pyromq.errors import ConfigError, LakeConflict, LakeError
+from pyromq.errors import ConfigError, LakeConflict, LakeError, Unreachable
 from pyromq.spark.jobs.archive import ArchivePlan, ArchiveReport, archive
 from pyromq.spark.lake import compaction, runs
 from pyromq.spark.lake.opening import FORMATS, open_lake, read_lake
@@ -376,6 +376,40 @@ def test_one_that_follows_goes_on_until_it_is_stopped(spark, tmp_path: Path) -> 
     assert report.commits == 3
     assert told == [("messages archived", 4, 4), ("messages archived", 6, 6), ("messages archived", 8, 8)]
     assert read_lake(spark, str(tmp_path)).count() == 8
+
+
+def test_one_that_follows_waits_for_a_broker_that_is_away(spark, tmp_path: Path, caplog) -> None:
+    """Where it asks how far queues are, and where a task reads. One that never answered is another matter."""
+    source, stop = Topics(orders=2), threading.Event()
+    answers = iter([Unreachable("nobody answers at a:1"), None, None])
+
+    class Moody(Topics):
+        def bounds(self) -> dict[str, tuple[int, int]]:
+            if (error := next(answers, None)) is not None:
+                raise error
+            return source.bounds()
+
+        def rows(self, spark: Any, ranges: Mapping[str, tuple[int, int]], columns: Sequence[str]) -> Any:
+            rows = source.rows(spark, ranges, columns)
+            return rows.mapInArrow(away, rows.schema) if next(tasks) else rows
+
+    def away(batches: Any) -> Any:
+        from pyromq.errors import CallTimeout
+
+        raise CallTimeout("no answer from a:1 within 10 s")
+
+    def progress(what: str, done: int, total: int | None) -> None:
+        source.grow(1)
+        if done > 4:
+            stop.set()
+
+    tasks = iter([False, True, True, False])
+    with pytest.raises(Unreachable):
+        run(spark, tmp_path, Moody(), follow=True, every_s=0.01, stop=stop)
+    report = run(spark, tmp_path, Moody(), follow=True, every_s=0.01, stop=stop, progress=progress)
+    assert (report.commits, report.rows) == (2, 6)
+    assert keys(read_lake(spark, str(tmp_path))) == [("orders", queue, at) for queue in range(2) for at in range(3)]
+    assert caplog.text.count("it is tried again in 0.01 s") == 2
 
 
 def test_there_is_nothing_to_read_before_the_first_commit(spark, tmp_path: Path) -> None:

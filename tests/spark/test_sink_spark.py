@@ -16,25 +16,12 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyromq.spark.sink_decisions import STAMP, parse_stamp
 from pyromq.spark.sink_options import Mode
 from pyromq.testing import BrokerProcess
-from spark.sink_scene import Scene, scene_of
+from spark.sink_scene import Scene
 
 pytestmark = pytest.mark.spark
 
 ALL = [mode.value for mode in Mode]
 ONCE = ["idempotent", "transactional"]
-
-
-@pytest.fixture
-def scene(mq: BrokerProcess) -> Iterator[Scene]:
-    with scene_of(mq.name_servers) as found:
-        yield found
-
-
-@pytest.fixture
-def topic(mq: BrokerProcess, request: pytest.FixtureRequest) -> str:
-    name = "".join(c if c.isalnum() else "-" for c in request.node.name)[:100]
-    mq.create_topic(name, 4)
-    return name
 
 
 def numbers(spark: SparkSession, count: int, partitions: int = 3) -> DataFrame:

@@ -35,19 +35,6 @@ def mq() -> Iterator[BrokerProcess]:
         yield running
 
 
-@pytest.fixture
-def scene(mq: BrokerProcess) -> Iterator[Scene]:
-    with scene_of(mq.name_servers) as found:
-        yield found
-
-
-@pytest.fixture
-def topic(mq: BrokerProcess, request: pytest.FixtureRequest) -> str:
-    name = "".join(c if c.isalnum() else "-" for c in request.node.name)[:100]
-    mq.create_topic(name, 4)
-    return name
-
-
 def committed(scene: Scene, options: SinkOptions, rows: list[pa.RecordBatch], query: str, batch: int = 0) -> Written:
     written = scene.write(options, rows, query, batch)
     if options.mode is Mode.TRANSACTIONAL:

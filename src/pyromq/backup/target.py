@@ -56,15 +56,19 @@ class Target(Protocol):
         """As people are told of it."""
 
 
+#: What becomes of a run that cannot go on.
+NOTHING_ADDED = "Nothing of this run was added to the backup"
+
+
 @contextlib.contextmanager
-def saving(target: Target, name: str) -> Iterator[None]:
-    """Around what adds to a backup: whatever the system says of it is a BackupError."""
+def saving(target: Target, name: str, *, kept: str = NOTHING_ADDED) -> Iterator[None]:
+    """Around what adds to a backup: whatever the system says of it is a BackupError. `kept`: what is there then."""
     try:
         yield
     except OSError as error:
         raise BackupError(
-            f"{target.shown(name)} cannot be written: {error.strerror or error}. Nothing of this run was added to the "
-            "backup; put that right and run it again"
+            f"{target.shown(name)} cannot be written: {error.strerror or error}. {kept}; put that right and run it "
+            "again"
         ) from error
 
 

@@ -185,6 +185,8 @@ class Line:
                 await self._after(_pointless(answer, offset), trouble, offset)
 
     async def _ask(self, offset: int, count: int, max_bytes: int) -> tuple[int, Answer]:
+        if not self._addresses():  # or nobody knows that there is a copy
+            await self._session.routes.of(self._queue.topic)
         broker_id, address = await address_of(self._session, self._queue, self._preferred())
         request = question(self._pulling, self._queue, offset, count, max_bytes)
         answer = await self._session.ask(address, request, ok=EXPECTED)

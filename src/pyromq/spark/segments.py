@@ -24,6 +24,8 @@ from pyromq.spark.segments_options import SegmentsOptions, segments_options
 from pyromq.spark.segments_read import PieceReader
 from pyromq.spark.segments_split import split
 from pyromq.spark.store_files import Piece, find_pieces
+from pyromq.spark.store_places import directory_of
+from pyromq.spark.worker_heap import set_aside
 
 #: A clock that was set back makes times in a log go back. By less than this, and a piece is not left out for it.
 CLOCK_MARGIN_MS = 600_000
@@ -47,6 +49,7 @@ class SegmentsReader(DataSourceReader):
         return [InputPartition(pieces) for pieces in plan(self._options) or [()]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        set_aside()
         reader = PieceReader(self._options, self._names)
         for piece in partition.value:
             yield from reader.read(piece)
@@ -72,4 +75,4 @@ def in_time(pieces: Sequence[Piece], from_ms: int | None, until_ms: int | None) 
 
 def _goes_on(piece: Piece, behind: Piece) -> bool:
     """Is it a later part of the same log?"""
-    return behind.start >= piece.end and behind.file.rpartition("/")[0] == piece.file.rpartition("/")[0]
+    return behind.start >= piece.end and directory_of(behind.file) == directory_of(piece.file)

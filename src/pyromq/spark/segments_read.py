@@ -29,7 +29,7 @@ from pyromq.spark import decode
 from pyromq.spark.decode import BATCH_BYTES, BATCH_ROWS, Starts, Walk
 from pyromq.spark.segments_options import SegmentsOptions
 from pyromq.spark.store_files import Piece
-from pyromq.spark.store_places import RemotePlace, is_remote
+from pyromq.spark.store_places import RemotePlace, is_remote, shown_place
 
 log = logging.getLogger("pyromq.spark")
 
@@ -102,7 +102,7 @@ class PieceReader:
         try:
             source = open_source(piece)
         except FileNotFoundError:
-            gone = f"{piece.file} was there when the query was planned and is gone now"
+            gone = f"{shown_place(piece.file)} was there when the query was planned and is gone now"
             if self._options.fail_on_data_loss:
                 raise StoreError(
                     f"{gone}: the store's retention removes old files. Run the query again, or set failOnDataLoss to "
@@ -227,7 +227,7 @@ class Damage(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        return f"{self.file}: {self.what} at position {self.position}"
+        return f"{shown_place(self.file)}: {self.what} at position {self.position}"
 
     def error(self) -> StoreError:
         return StoreError(

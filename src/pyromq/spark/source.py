@@ -39,6 +39,7 @@ from pyromq.spark.plainly import plainly
 from pyromq.spark.planning import BatchPlan, StreamPlan
 from pyromq.spark.ranges import split
 from pyromq.spark.remote import read_span
+from pyromq.spark.worker_heap import set_aside
 
 
 @plainly
@@ -64,6 +65,7 @@ class Part(InputPartition):
 
 def _read(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """Spark makes a partition of nothing when there is none."""
+    set_aside()
     return partition.read() if isinstance(partition, Part) else iter(())
 
 

@@ -24,7 +24,7 @@ from pyromq.backup.manifest import DIRECTORY as MANIFESTS
 from pyromq.backup.target import LocalTarget, Target
 from pyromq.errors import StoreError
 from pyromq.records import layout, record
-from pyromq.spark.store_places import RemotePlace, is_remote, local_path
+from pyromq.spark.store_places import RemotePlace, below, is_remote, last_name, local_path, shown_place
 from pyromq.store.disk import OsDisk
 from pyromq.store.inspect import find_run
 from pyromq.store.paths import StorePaths
@@ -100,7 +100,7 @@ def _refuse_twice(pieces: Sequence[Piece]) -> None:
     for piece in pieces:
         known = (piece.file if is_remote(piece.file) else os.path.realpath(piece.file), piece.start)
         if known in seen:
-            raise StoreError(f"{piece.file} would be read twice: it is in two of the named places")
+            raise StoreError(f"{shown_place(piece.file)} would be read twice: it is in two of the named places")
         seen.add(known)
 
 
@@ -220,7 +220,7 @@ def _backup(target: Target, root: str) -> list[Piece]:
     segment = manifest.segment_bytes
     return [
         Piece(
-            file=f"{root.rstrip('/')}/{chunk.file}",
+            file=below(root, chunk.file),
             base=chunk.start,
             start=chunk.start,
             end=chunk.written_end,
@@ -239,15 +239,17 @@ def _remote(place: RemotePlace) -> list[Piece]:
     inside = f"{LOG_DIRECTORY}/" if place.names(LOG_DIRECTORY) else ""
     names = [name for name in place.names(inside) if is_position(name)]
     if not names:
-        raise StoreError(f"{place.uri} has no store, no backup and no segments of a log in it")
+        raise StoreError(f"{place.shown()} has no store, no backup and no segments of a log in it")
     pieces = [_remote_piece(place, inside + name, place.size(inside + name), open_end=False) for name in names]
     return [*pieces[:-1], replace(pieces[-1], open_end=True)]
 
 
 def _remote_piece(place: RemotePlace, name: str, size: int, *, open_end: bool) -> Piece:
-    file = f"{place.uri.rstrip('/')}/{name}" if name else place.uri
-    last = file.rpartition("/")[2]
+    file = below(place.uri, name)
+    last = last_name(file)
     if not is_position(last):
-        raise StoreError(f"{file} is not named by its position in the log, with 20 digits, as segments are")
+        raise StoreError(
+            f"{shown_place(file)} is not named by its position in the log, with 20 digits, as segments are"
+        )
     base = int(last)
     return Piece(file, base, base, base + size, base + size, open_end=open_end)

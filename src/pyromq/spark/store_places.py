@@ -1,4 +1,8 @@
-"""Places with a scheme (`s3://bucket/store`), through pyarrow's file systems; and which places are this machine's."""
+"""Places with a scheme (`s3://bucket/store`), through pyarrow's file systems; and which places are this machine's.
+
+An address may have settings behind a `?`, which pyarrow reads (`s3://bucket/store?endpoint_override=…&region=…`), and
+keys before an `@`. Neither is ever shown: `shown_place`.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +34,48 @@ def local_path(place: str) -> Path:
     return path.absolute()
 
 
+def below(place: str, name: str) -> str:
+    """A name in a place: what stands behind a `?` stays behind it."""
+    address, mark, settings = place.partition("?") if is_remote(place) else (place, "", "")
+    return f"{address.rstrip('/')}/{name}{mark}{settings}" if name else place
+
+
+def last_name(place: str) -> str:
+    return _address(place).rpartition("/")[2]
+
+
+def directory_of(place: str) -> str:
+    return _address(place).rpartition("/")[0]
+
+
+def _address(place: str) -> str:
+    return (place.partition("?")[0] if is_remote(place) else place).rstrip("/")
+
+
+def shown_place(place: str) -> str:
+    """As people are told of it: without keys and settings."""
+    if not is_remote(place):
+        return place
+    scheme, _, rest = place.partition("?")[0].partition("://")
+    host, slash, path = rest.partition("/")
+    before, at, behind = host.rpartition("@")
+    if has_keys(place):  # of Azure's addresses, the container stays
+        before = "" if scheme.lower() == "s3" else before.partition(":")[0]
+    return f"{scheme}://{before}{at if before else ''}{behind}{slash}{path}"
+
+
+def has_keys(place: str) -> bool:
+    """Azure has the container before an `@`, others have keys there."""
+    scheme, _, rest = place.partition("://")
+    before, at, _ = rest.partition("/")[0].rpartition("@")
+    return bool(at) and (":" in before or scheme.lower() == "s3")
+
+
+def why_not(place: str, error: Exception) -> str:
+    """What pyarrow has against an address, which it quotes."""
+    return str(error).replace(place, shown_place(place))
+
+
 def file_system(uri: str) -> tuple[Any, str]:
     """Who knows the scheme, and the path there."""
     found: tuple[Any, str] = fs.FileSystem.from_uri(uri)
@@ -44,7 +90,7 @@ class RemotePlace:
         try:
             self._files, self._path = file_system(uri)
         except (OSError, ValueError) as error:
-            raise StoreError(f"{uri} cannot be reached: {error}") from None
+            raise StoreError(f"{shown_place(uri)} cannot be reached: {why_not(uri, error)}") from None
 
     def _at(self, name: str) -> str:
         return f"{self._path.rstrip('/')}/{name}".rstrip("/") if name else self._path
@@ -59,7 +105,7 @@ class RemotePlace:
     def size(self, name: str = "") -> int:
         size = self._files.get_file_info(self._at(name)).size
         if size is None:
-            raise FileNotFoundError(f"{self.uri}/{name}")
+            raise FileNotFoundError(self.shown(name))
         return int(size)
 
     def read(self, name: str) -> bytes:
@@ -75,7 +121,7 @@ class RemotePlace:
         yield BytesIO(self.read(name))
 
     def shown(self, name: str = "") -> str:
-        return f"{self.uri.rstrip('/')}/{name}"
+        return shown_place(below(self.uri, name))
 
     def write(self, name: str, parts: Iterable[Part]) -> None:
         self._refuse(name)

@@ -9,6 +9,7 @@ the files and the offsets. Killed anywhere, either that commit is there or it is
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,6 +18,7 @@ from threading import Event
 from typing import cast
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
@@ -24,6 +26,7 @@ from pyspark.sql.types import StructType
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import ConfigError
 from pyromq.spark.jobs import archive_writing
+from pyromq.spark.jobs.archive_away import PASSING, is_about_brokers
 from pyromq.spark.jobs.archive_plan import ArchivePlan, ArchiveReport
 from pyromq.spark.jobs.archive_ranges import Bounds, Step, next_step, vanished, within
 from pyromq.spark.jobs.archive_source import ArchiveSource, SegmentsSource, TopicSource
@@ -38,6 +41,8 @@ from pyromq.spark.lake.model import Change, DataFile, Head, Lake
 from pyromq.spark.lake.opening import open_lake
 from pyromq.spark.lake.parquet_lake import ParquetLake
 from pyromq.spark.lake.place import place_at, told
+
+log = logging.getLogger("pyromq.spark")
 
 __all__ = ["ArchivePlan", "ArchiveReport", "archive"]
 
@@ -103,6 +108,8 @@ class _Archive:
         self._committed: dict[str, set[str]] = {}
         self._last = Step()
         self._done = 0
+        #: The source has answered once, so what was asked for is right.
+        self._has_answered = False
 
     def run(self) -> ArchiveReport:
         began = self._clock.monotonic()
@@ -156,12 +163,22 @@ class _Archive:
 
     def _follow(self) -> None:
         while not self._stop.is_set():
-            if not self._step(None):
+            if not self._next_step():
                 self._stop.wait(self._plan.every_s)
             elif not self._is_behind():
                 self._tidy_now_and_then()
                 self._stop.wait(self._plan.every_s)
         self._compact()
+
+    def _next_step(self) -> bool:
+        """One commit, if there is something. A broker that is away is no reason to end: what it has comes later."""
+        try:
+            return self._step(None)
+        except (*PASSING, PySparkException) as error:
+            if not self._has_answered or not is_about_brokers(error):
+                raise
+            log.warning("nothing can be archived now; it is tried again in %g s: %s", self._plan.every_s, error)
+            return False
 
     def _tidy_now_and_then(self) -> None:
         """Looking for small files means reading the list of all: not after every commit."""
@@ -177,6 +194,7 @@ class _Archive:
         """One commit; False when there is nothing."""
         head = self._lake.head()
         bounds = self._source.bounds()
+        self._has_answered = True
         self._report.vanished = vanished(head.offsets, bounds, self._plan.wants)
         bounds = bounds if target is None else within(bounds, target, head.offsets)
         step = next_step(

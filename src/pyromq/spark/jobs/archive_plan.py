@@ -174,20 +174,27 @@ class ArchiveReport:
 
     def sentences(self) -> list[str]:
         said = [
-            f"{self.rows:,} messages in {self.commits} commits, {self.files} files, {self.bytes:,} bytes, "
-            f"{self.seconds:.1f} s; {self.path} is at commit {self.version} and knows {len(self.offsets)} queues."
+            f"{_count(self.rows, 'message')} in {_count(self.commits, 'commit')}, {_count(self.files, 'file')}, "
+            f"{self.bytes:,} bytes, {self.seconds:.1f} s; {self.path} is at commit {self.version} and knows "
+            f"{_count(len(self.offsets), 'queue')}."
         ]
         if self.bad_rows:
-            said.append(f"{self.bad_rows:,} bodies could not be decoded: they are in the side table, with the reason.")
+            what = "body could not be decoded: it is" if self.bad_rows == 1 else "bodies could not be decoded: they are"
+            said.append(f"{self.bad_rows:,} {what} in the side table, with the reason.")
         if self.lost:
-            said.append(f"{self.lost:,} messages were removed from their queues before they could be archived.")
+            gone = f"{_count(self.lost, 'message')} {'was' if self.lost == 1 else 'were'} removed from the queues"
+            said.append(f"{gone} before the archive came there.")
         if self.vanished:
             said.append(
-                f"{len(self.vanished)} queues that the lake knows cannot be read any more, {self.vanished[0]} for one: "
-                "their topic was deleted, or their broker is away."
+                f"{_count(len(self.vanished), 'queue')} that the lake knows cannot be read any more, "
+                f"{self.vanished[0]} for one: the topic was deleted, or the broker is away."
             )
         if self.compacted:
-            said.append(f"{self.compacted} small files were rewritten into larger ones.")
+            said.append(f"Rewritten into larger files: {_count(self.compacted, 'small file')}.")
         if self.cleaned:
-            said.append(f"{self.cleaned} files that no commit has were removed.")
+            said.append(f"Removed: {_count(self.cleaned, 'file')} that no commit has.")
         return said
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"

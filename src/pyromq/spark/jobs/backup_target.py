@@ -1,7 +1,8 @@
 """A backup in an object store, or anything else that pyarrow reaches by a URI: `s3://bucket/broker-a`, `hdfs://…`.
 
 `target_of` takes a directory or a URI. On an object store a file appears when its last byte is written; on a file
-system it is written under another name first. Nobody can refuse a taken name there: run one backup at a time.
+system it is written under another name first. A name that is to be new is claimed first (`claims`): of two backups that
+run at once one is refused, or both are, and what is there stays whole.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from pyarrow import fs
 
 from pyromq.backup.target import UNFINISHED, LocalTarget, Part, Target
 from pyromq.errors import ConfigError
-from pyromq.spark.store_places import is_remote, local_path
+from pyromq.spark.claims import create_once
+from pyromq.spark.store_places import below, is_remote, local_path, shown_place, why_not
 
 #: Where a file appears at once, with its last byte. Renaming copies there.
 OBJECT_STORES = ("s3", "gcs", "abfs")
@@ -37,15 +39,18 @@ def _file_system(uri: str) -> tuple[fs.FileSystem, str]:
     try:
         system, path = fs.FileSystem.from_uri(uri)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{uri} is no place for a backup: {error}", "target") from None
+        raise ConfigError(f"{shown_place(uri)} is no place for a backup: {why_not(uri, error)}", "target") from None
     return system, path.rstrip("/")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ArrowTarget:
-    """Named bytes behind a URI."""
+    """Named bytes behind a URI, which may have keys in it: they are never shown."""
 
     uri: str
+
+    def __repr__(self) -> str:
+        return f"ArrowTarget({self.shown()})"
 
     @property
     def _system(self) -> fs.FileSystem:
@@ -93,13 +98,12 @@ class ArrowTarget:
             system.move(draft, path)
 
     def create(self, name: str, data: bytes) -> None:
-        if self._system.get_file_info(self._path(name)).type is not fs.FileType.NotFound:
+        if not create_once(self._system, self._path(name), lambda: self.write(name, [data]), suffix=UNFINISHED):
             raise FileExistsError(self.shown(name))
-        self.write(name, [data])
 
     def remove(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             self._system.delete_file(self._path(name))
 
     def shown(self, name: str = "") -> str:
-        return f"{self.uri.rstrip('/')}/{name}" if name else self.uri
+        return shown_place(below(self.uri, name))

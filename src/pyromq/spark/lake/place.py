@@ -4,9 +4,8 @@ Everything that a lake does to files goes through a `Place`, so tests can cut it
 promises is what commits rest on:
 
     here       a whole file or none, on the disk, and False when one of that name is there: two creators, one winner
-    elsewhere  a whole object or none. Arrow has no conditional put, so who comes second is found by looking before,
-               and by reading back after: a window of milliseconds stays. Let one job at a time archive into such a
-               lake, or use Delta or Iceberg, which have a commit of their own.
+    elsewhere  a whole object or none. Arrow has no conditional put, so the name is claimed first (`claims`): of two
+               creators one is refused, or both are. Delta and Iceberg have a commit of their own.
 """
 
 from __future__ import annotations
@@ -21,9 +20,13 @@ from typing import Any, NamedTuple, Protocol
 from pyarrow import fs
 
 from pyromq.errors import ConfigError, LakeError
+from pyromq.spark.claims import create_once
+from pyromq.spark.store_places import has_keys, shown_place, why_not
 
 #: Object stores: a name with slashes is a name.
 WITHOUT_DIRECTORIES = ("s3", "gcs", "abfs")
+#: Names of files that are being made end so.
+UNFINISHED = ".tmp"
 #: In a path these are patterns to Spark, and parts of an address to Delta and to Iceberg's catalog.
 NOT_IN_PATHS = "%#?*[]{}"
 
@@ -84,11 +87,22 @@ def place_at(uri: str) -> Place:
                 f"the path {uri} cannot be that of a lake: Spark does not read {found[0]} as it is", "path"
             )
         return LocalPlace(str(Path(uri).expanduser().absolute()))
+    _refuse_settings(uri)
     try:
         filesystem, root = fs.FileSystem.from_uri(uri)
     except (ValueError, OSError) as why:
-        raise ConfigError(f"{uri} cannot be reached: {why}", "path") from why
+        raise ConfigError(f"{shown_place(uri)} cannot be reached: {why_not(uri, why)}", "path") from None
     return ArrowPlace(filesystem, root, uri.rstrip("/"))
+
+
+def _refuse_settings(uri: str) -> None:
+    """The path of a lake is also read by Spark, by Delta and by Iceberg, and stands in what they write."""
+    if "?" in uri or has_keys(uri):
+        raise ConfigError(
+            f"the path {shown_place(uri)} of a lake is given with keys or settings in it: give them in the environment "
+            "(AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL), where all readers look for them",
+            "path",
+        )
 
 
 @contextmanager
@@ -120,10 +134,7 @@ class ArrowPlace:
             return None
 
     def create(self, name: str, data: bytes) -> bool:
-        if self.exists(name):
-            return False
-        self.replace(name, data)
-        return self.read(name) == data
+        return create_once(self._files, self._at(name), lambda: self.replace(name, data), suffix=UNFINISHED)
 
     def replace(self, name: str, data: bytes) -> None:
         with self.output(name) as stream:
@@ -201,7 +212,7 @@ class LocalPlace(ArrowPlace):
 
     def _written_beside(self, name: str, data: bytes) -> Path:
         self._make_directory_of(name)
-        beside = Path(f"{self._at(name)}.{secrets.token_hex(6)}.tmp")
+        beside = Path(f"{self._at(name)}.{secrets.token_hex(6)}{UNFINISHED}")
         with beside.open("xb") as file:
             file.write(data)
             file.flush()

@@ -100,8 +100,9 @@ class Generator:
     program: Path
     core: int | None = None
 
-    def run(self, load: Load, port: int, seconds: float) -> Result:
-        return self._run(load, load.topic, port, ["--seconds", f"{seconds:g}"], seconds)
+    def run(self, load: Load, port: int, seconds: float, rate: float = 0) -> Result:
+        """`rate`: no more messages than that in a second; 0: as many as can be."""
+        return self._run(load, load.topic, port, ["--seconds", f"{seconds:g}", "--rate", f"{rate:g}"], seconds)
 
     def run_until(self, load: Load, port: int, count: int) -> Result:
         """So many messages through the warm-up topic, for both brokers the same."""

@@ -1,4 +1,4 @@
-"""The two questions that the harness itself asks of a broker: make a topic, and store one message.
+"""What the harness itself asks of a broker: to make a topic, to store one message, and whatever it must know.
 
 Plain sockets and no module of ours, so that both brokers are asked by the same stranger.
 """
@@ -40,14 +40,21 @@ def connect(port: int) -> socket.socket:
 
 def ask(port: int, request: bytes) -> None:
     """OSError while nobody listens, Refused when the answer is not success."""
+    asked(port, request)
+
+
+def asked(port: int, request: bytes) -> bytes:
+    """The same, and the body of the answer."""
     with connect(port) as connection:
         connection.sendall(request)
         (length,) = struct.unpack(">i", _exactly(connection, 4))
         answer = _exactly(connection, length)
     (header_size,) = struct.unpack_from(">i", answer)
-    header = json.loads(answer[4 : 4 + (header_size & 0xFFFFFF)])
+    body_at = 4 + (header_size & 0xFFFFFF)
+    header = json.loads(answer[4:body_at])
     if header["code"] != 0:
         raise Refused(f"{header['code']} {header.get('remark')}")
+    return answer[body_at:]
 
 
 def _exactly(connection: socket.socket, size: int) -> bytes:

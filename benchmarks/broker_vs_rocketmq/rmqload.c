@@ -5,6 +5,7 @@
 //   rmqload send --port 10911 --topic bench --conns 8 --window 32 --size 1024 --seconds 10
 //   rmqload pull --port 10911 --topic bench --conns 4 --seconds 10      (one queue a connection)
 //   rmqload send --port 10911 --topic bench --seconds 60 --count 400000 (ends early, once so many are through)
+//   rmqload send --port 10911 --topic bench --rate 50000                (no faster than that)
 //
 // send: SEND_MESSAGE_V2 (310) with JSON headers; prints acks/s, MB/s and latency percentiles.
 // pull: PULL_MESSAGE (11) from offset 0 of queue i on connection i; prints messages/s and MB/s, and
@@ -38,7 +39,8 @@ typedef struct {
 
 static const char *host = "127.0.0.1", *topic = "bench", *group = "bench_group";
 static int port = 10911, conns = 8, window = 32, size = 1024, queues = 4, pull_batch = 32;
-static double seconds = 10;
+static double seconds = 10, rate = 0, began;
+static long put, turn;
 static int pulling, shown_errors;
 static uint32_t opaque;
 static char *body;
@@ -75,7 +77,10 @@ static void put_frame(Conn *c, const char *header, int hlen, const char *b, int 
   c->olen += need; c->inflight++;
 }
 
+static int is_due(double t) { return rate <= 0 || put < (t - began) * rate; }
+
 static void put_request(Conn *c) {
+  put++;
   char h[1536]; uint32_t op = opaque++; int n;
   if (pulling) {
     n = snprintf(h, sizeof h,
@@ -149,7 +154,7 @@ static void on_response(Conn *c, char *h, int hl, const char *b, size_t bl, doub
 static int by_value(const void *a, const void *b) { double x = *(double *)a, y = *(double *)b; return x < y ? -1 : x > y; }
 
 int main(int argc, char **argv) {
-  if (argc < 2) { fprintf(stderr, "usage: rmqload send|pull [--host H] [--port P] [--topic T] [--conns N] [--window N] [--size B] [--queues N] [--batch N] [--seconds S] [--count N]\n"); return 2; }
+  if (argc < 2) { fprintf(stderr, "usage: rmqload send|pull [--host H] [--port P] [--topic T] [--conns N] [--window N] [--size B] [--queues N] [--batch N] [--seconds S] [--count N] [--rate N]\n"); return 2; }
   pulling = !strcmp(argv[1], "pull");
   if (pulling) { window = 1; conns = 4; }
   for (int i = 2; i + 1 < argc; i += 2) {
@@ -157,13 +162,14 @@ int main(int argc, char **argv) {
     if (!strcmp(k, "--host")) host = v; else if (!strcmp(k, "--port")) port = atoi(v); else if (!strcmp(k, "--topic")) topic = v;
     else if (!strcmp(k, "--group")) group = v; else if (!strcmp(k, "--conns")) conns = atoi(v); else if (!strcmp(k, "--window")) window = atoi(v);
     else if (!strcmp(k, "--size")) size = atoi(v); else if (!strcmp(k, "--queues")) queues = atoi(v); else if (!strcmp(k, "--batch")) pull_batch = atoi(v);
-    else if (!strcmp(k, "--seconds")) seconds = atof(v);
+    else if (!strcmp(k, "--seconds")) seconds = atof(v); else if (!strcmp(k, "--rate")) rate = atof(v);
     else if (!strcmp(k, "--count")) count = atol(v); else { fprintf(stderr, "rmqload: unknown option %s\n", k); return 2; }
   }
   if (pulling) window = 1;
   crc_init();
   body = malloc(size + 1); for (int i = 0; i < size; i++) body[i] = 'a' + i % 26;
   lat = malloc(max_lat * sizeof *lat);
+  began = now();
   int ep = epoll_create1(0); Conn *all = calloc(conns, sizeof *all);
   for (int i = 0; i < conns; i++) {
     Conn *c = all + i; c->queue = i % queues;
@@ -173,13 +179,13 @@ int main(int argc, char **argv) {
     int one = 1; setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one); fcntl(c->fd, F_SETFL, O_NONBLOCK);
     c->icap = 1 << 20; c->in = malloc(c->icap + 1); c->sent_at = malloc(SLOTS * sizeof(double));
     struct epoll_event e = {.events = EPOLLIN | EPOLLOUT | EPOLLET, .data.ptr = c}; epoll_ctl(ep, EPOLL_CTL_ADD, c->fd, &e);
-    for (int k = 0; k < window; k++) put_request(c);
+    for (int k = 0; k < window && is_due(now()); k++) put_request(c);
     flush_out(c);
   }
   double start = now(), counted_from = start + seconds / 5; int counting = 0; long acked0 = 0, bytes0 = 0;
   for (double t; (t = now()) < start + seconds && (count < 0 || acked < count);) {
     if (!counting && t > counted_from) { counting = 1; counted_from = t; acked0 = acked; bytes0 = bytes; nlat = 0; }
-    struct epoll_event ev[64]; int n = epoll_wait(ep, ev, 64, 100);
+    struct epoll_event ev[64]; int n = epoll_wait(ep, ev, 64, rate > 0 ? 1 : 100);
     for (int i = 0; i < n; i++) {
       Conn *c = ev[i].data.ptr;
       for (;;) {
@@ -196,9 +202,14 @@ int main(int argc, char **argv) {
           o += 4 + l;
         }
         if (o) { memmove(c->in, c->in + o, c->ilen - o); c->ilen -= o; }
-        while (c->inflight < window) put_request(c);
+        while (rate <= 0 && c->inflight < window) put_request(c);
         flush_out(c);
       }
+      flush_out(c);
+    }
+    for (int i = 0; rate > 0 && i < conns; i++) {   // what is due now, spread over the connections
+      Conn *c = all + (turn++ % conns); double tn = now();
+      for (int k = 0; k < window / 4 + 1 && c->inflight < window && is_due(tn); k++) put_request(c);
       flush_out(c);
     }
   }

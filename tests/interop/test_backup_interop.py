@@ -1,25 +1,33 @@
 """A restored backup is a store for Apache RocketMQ too: its broker starts on it and serves every message.
 
-A backup of a store that Apache wrote is one like any other, and Apache takes the queues that a rebuild made. Every
-start of a broker takes seconds, so a test is a story.
+A backup of a store that Apache wrote is one like any other, whether of its directory or over the stream of its master,
+and Apache takes the queues that a rebuild made. Every start of a broker takes seconds, so a test is a story.
 """
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from pathlib import Path
 
 import pytest
 
 from interop import ours
-from interop.apache import message
+from interop.apache import ApacheCluster, message
 from interop.ours import PLAIN, QUEUES
+from interop.pairs import MASTER, written
+from interop.python_client import tell
+from interop.test_replication_pairs import master_is_known
 from interop.test_store_interop import check_queries, check_served, cluster_over, messages_in
+from pyromq import Admin, Message, Producer
+from pyromq.backup.broker_state import RunningBroker
 from pyromq.backup.checking import check
+from pyromq.backup.live import LiveBackup
 from pyromq.backup.making import back_up
 from pyromq.backup.planning import Until
 from pyromq.backup.restoring import restore
 from pyromq.backup.target import LocalTarget
+from pyromq.errors import SendError
 from pyromq.records import layout
 from pyromq.spark.jobs import rebuild as rebuild_job
 from pyromq.spark.jobs.rebuild import RebuildPlan, rebuild
@@ -100,3 +108,50 @@ def test_apache_serves_queues_and_keys_that_a_rebuild_made(tmp_path: Path, monke
         served = [one for one in found if one.topic not in (ours.SCHEDULE, ours.DELAYED, ours.DELAYED_V2)]
         check_served(referee, served)
         check_queries(referee, served)
+
+
+def test_apaches_master_is_backed_up_over_its_stream_and_never_takes_that_for_a_slave(tmp_path: Path) -> None:
+    """A sync master without slaves acknowledges nothing, with or without a backup that has all of it."""
+    target, bodies = LocalTarget(tmp_path / "backup"), [f"order-{number} " + "x" * 1000 for number in range(1003)]
+    apache = ApacheCluster(tmp_path / "store", broker_conf={**MASTER, **ours.SAME_FILES})
+
+    async def not_acknowledged(producer: Producer, some: list[str]) -> None:
+        for body in some:
+            with pytest.raises(SendError):
+                await producer.send(Message(PLAIN, body.encode()))
+
+    async def story() -> None:
+        async with Admin(apache.namesrv_address) as admin:
+            await master_is_known(admin)
+            await admin.topics.create(PLAIN, queues=QUEUES)
+            await admin.brokers.change(apache.broker_address, {"inSyncReplicas": "1", "minInSyncReplicas": "1"})
+            async with Producer(apache.namesrv_address, group="producers") as producer:
+                for body in bodies[:1000]:
+                    await producer.send(Message(PLAIN, body.encode()))
+            await admin.brokers.change(apache.broker_address, {"inSyncReplicas": "2"})
+            broker = RunningBroker(admin.session.ask, apache.broker_address)
+            first = await LiveBackup(broker, target, chunk_bytes=50_000).run()
+            assert first.manifest.start == 0
+            assert first.manifest.records >= 1000
+            backup = LiveBackup(broker, target)
+            following = asyncio.get_running_loop().create_task(backup.follow(1.0))
+            while backup.report is None:  # noqa: ASYNC110  it tells nobody
+                await asyncio.sleep(0.05)
+            async with Producer(apache.namesrv_address, group="producers", attempts=1) as producer:
+                await not_acknowledged(producer, bodies[1000:1003])
+            assert not following.done(), following.exception()
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+
+    with apache:
+        tell(story, patience_s=120.0)
+    report = back_up(apache.store_root, target)
+    assert check(target).ok
+    restored = tmp_path / "restored"
+    restore(target, restored)
+    assert written(restored) == written(apache.store_root)
+    found = [one for one in messages_in(restored) if one.topic == PLAIN]
+    assert [one.body.decode() for one in found][:1000] == bodies[:1000]
+    assert report.manifest.segment_bytes < report.manifest.end, "it crosses the end of a file"
+    with cluster_over(restored) as cluster, cluster.referee() as referee:
+        check_served(referee, found)

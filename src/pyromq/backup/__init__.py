@@ -4,5 +4,7 @@ manifest   what a backup holds: chunks of the log, small files, checksums
 target     where it is: a directory, or anything else that keeps named bytes
 planning   what is to be copied or put back, in pieces that can be done apart (pure)
 pieces     the work on one piece: copy, check, put back; every record verified
-making     one more step of a backup; checking, restoring, pruning: the other things that are done with it
+making     one more step of a backup of a directory; checking, restoring, pruning, listing: what else is done with it
+live       steps of a backup of a running broker: its tables (broker_state), its log over the replication stream (line),
+           checked and cut into chunks (arriving)
 """

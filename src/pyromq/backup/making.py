@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,6 +35,9 @@ from pyromq.version import version
 
 #: `(done, total)` in bytes of the log.
 Progress = Callable[[int, int], None]
+
+#: Who a store was, and whom it led: a restored one is another, and its settings say what it is.
+NOT_SAVED = {"leadership.json"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,27 +118,39 @@ def prepare(
     files = tuple(_save_small_files(root, target, last))
     log = readable_log(root, commit_log=commit_log)
     source = Source(name or root.name, _text(root.absolute()), socket.gethostname())
+    begins_anew = last is None or new_series
     if last is not None and not new_series:
-        _refuse_another(target, last, log)
-        begin, chunks, series = last.end, last.chunks, last.series
-    else:
-        begin, chunks, series = log.start, (), last.series + 1 if last is not None else 1
-    if not chunks:
-        begin = max(begin, log.start)
-    base = Manifest(
-        number=last.number + 1 if last is not None else 1,
+        refuse_another(target, last, log, same_tail=_has_tail(last, log))
+    base = begun(None if begins_anew else last, last, log, source, files, now_ms)
+    return Step(last, base, tuple(stretches(log, base.end)), log.live)
+
+
+def begun(
+    going_on: Manifest | None,
+    last: Manifest | None,
+    log: ReadableLog,
+    source: Source,
+    files: tuple[SavedFile, ...],
+    now_ms: int,
+) -> Manifest:
+    """The manifest of a run, with what was there before it. `going_on`: the one whose series it continues."""
+    number, series = (last.number, last.series) if last is not None else (0, 0)
+    chunks = going_on.chunks if going_on is not None else ()
+    end = going_on.end if going_on is not None else log.start
+    end = end if chunks else max(end, log.start)
+    return Manifest(
+        number=number + 1,
         made_ms=now_ms,
         made_by=f"pyromq {version()}",
         source=source,
-        series=series,
+        series=series if going_on is not None else series + 1,
         segment_bytes=log.segment_bytes,
-        start=chunks[0].start if chunks else begin,
-        end=begin,
+        start=chunks[0].start if chunks else end,
+        end=end,
         chunks=chunks,
         files=files,
-        previous=last.number if last is not None else 0,
+        previous=number,
     )
-    return Step(last, base, tuple(stretches(log, begin)), log.live)
 
 
 def _refuse_inside(root: Path, target: Target) -> None:
@@ -150,8 +165,9 @@ def _text(path: Path) -> str:
     return str(path).encode("utf-8", "replace").decode()
 
 
-def _refuse_another(target: Target, last: Manifest, log: ReadableLog) -> None:
-    problem = why_not_going_on(last, log, same_tail=_has_tail(last, log))
+def refuse_another(target: Target, last: Manifest, log: ReadableLog, *, same_tail: bool | None) -> None:
+    """Raises BackupError when the log does not go on from the backup."""
+    problem = why_not_going_on(last, log, same_tail=same_tail)
     if problem is not None:
         raise BackupError(
             f"{log.root} does not go on from the backup in {target.shown()}: {problem}. Back it up to another place, "
@@ -175,15 +191,22 @@ def _has_tail(last: Manifest, log: ReadableLog) -> bool | None:
 def _save_small_files(root: Path, target: Target, last: Manifest | None) -> list[SavedFile]:
     """The tables under `config/`: each as it is, or its previous copy where that is damaged. Raises CorruptFile."""
     disk, directory = OsDisk(StorePaths(root).staging), StorePaths(root).config
-    known = {saved.file for saved in last.files} if last is not None else set()
-    saved: list[SavedFile] = []
+    found: dict[str, bytes] = {}
     for name in disk.names(directory):
-        if not name.endswith(".json") or disk.is_dir(directory / name):
+        if not name.endswith(".json") or name in NOT_SAVED or disk.is_dir(directory / name):
             continue
         file = JsonFile(disk, directory / name)
         file.load()
-        data = disk.read_bytes(file.path if file.problem() is None else file.previous)
-        each = SavedFile(f"config/{name}", file_path(sha256_of(data)), len(data), sha256_of(data))
+        found[f"config/{name}"] = disk.read_bytes(file.path if file.problem() is None else file.previous)
+    return save_small_files(found, target, last)
+
+
+def save_small_files(files: Mapping[str, bytes], target: Target, last: Manifest | None) -> list[SavedFile]:
+    """Those that the backup does not have yet. Raises BackupError."""
+    known = {saved.file for saved in last.files} if last is not None else set()
+    saved: list[SavedFile] = []
+    for name, data in files.items():
+        each = SavedFile(name, file_path(sha256_of(data)), len(data), sha256_of(data))
         if each.file not in known:
             with saving(target, each.file):
                 target.write(each.file, [data])

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from pyromq.backup.arriving import Gathered
 from pyromq.backup.manifest import TAIL_BYTES, Chunk, chunk_path, sha256_of
 from pyromq.backup.planning import SegmentPlan, Stretch, Until
-from pyromq.backup.target import Target, saving
+from pyromq.backup.target import NOTHING_ADDED, Target, saving
 from pyromq.errors import BackupError, CorruptBackup, CorruptLog
 from pyromq.records import layout, record
 from pyromq.records.scan import Scan, Stop, scan, why_bad
@@ -43,25 +44,40 @@ def copy_stretch(stretch: Stretch, target: Target, series: int) -> Chunk:
         # Of the blank that ends a segment only its head is kept.
         end = found.end + (layout.BLANK.size if found.stop is Stop.BLANK else 0)
         kept = source.buffer[stretch.start - stretch.base : end]
-        tail = sha256_of(kept[-TAIL_BYTES:])
-        name = chunk_path(series, stretch.start, stretch.end, tail)
-        digest = hashlib.sha256()
-        with saving(target, name):
-            target.write(name, _blocks(kept, digest))
         first_ms = record.stored_at_ms(source.buffer, stretch.start - stretch.base, end) or 0
-        return Chunk(
-            file=name,
-            start=stretch.start,
-            end=stretch.end,
-            bytes=len(kept),
-            records=found.records,
-            first_ms=first_ms,
-            last_ms=found.last_timestamp_ms,
-            sha256=digest.hexdigest(),
-            tail_sha256=tail,
+        return _saved(
+            target, series, kept, stretch.start, stretch.end, found.records, first_ms, found.last_timestamp_ms
         )
     finally:
         source.close()
+
+
+def save_gathered(gathered: Gathered, target: Target, series: int) -> Chunk:
+    """Save records that came over a connection and were checked on arrival. Raises BackupError, OSError."""
+    with memoryview(gathered.data) as kept:
+        return _saved(
+            target, series, kept, gathered.start, gathered.end, gathered.records, gathered.first_ms, gathered.last_ms,
+            "What came before is in the backup",
+        )  # fmt: skip
+
+
+def _saved(
+    target: Target,
+    series: int,
+    kept: memoryview,
+    start: int,
+    end: int,
+    records: int,
+    first_ms: int,
+    last_ms: int,
+    if_not: str = NOTHING_ADDED,
+) -> Chunk:
+    tail = sha256_of(kept[-TAIL_BYTES:])
+    name = chunk_path(series, start, end, tail)
+    digest = hashlib.sha256()
+    with saving(target, name, kept=if_not):
+        target.write(name, _blocks(kept, digest))
+    return Chunk(name, start, end, len(kept), records, first_ms, last_ms, digest.hexdigest(), tail)
 
 
 def _verified(stretch: Stretch, buffer: memoryview) -> Scan:

@@ -118,7 +118,9 @@ def begin(target: Target, directory: Path, *, number: int | None = None, until: 
             f"{first.first_ms} ms, and that is behind the end that was asked for"
         )
     _left_over(directory)
-    return RestorePlan(directory, manifest, nearest(target, manifest, until).files, tuple(segments))
+    # Of a whole log the tables are those of its own run: groups may have gone on since the log last grew.
+    files = manifest.files if until == Until() else nearest(target, manifest, until).files
+    return RestorePlan(directory, manifest, files, tuple(segments))
 
 
 @contextlib.contextmanager

@@ -25,6 +25,7 @@
     │   ├── NotSupported             nobody here knows this request
     │   ├── SystemBusy               too much to do right now: try again, or another broker
     │   ├── NotNow                   this server cannot do that in its present state
+    │   ├── EpochTooOld              a promotion with a number that has been: ask with a larger one
     │   ├── NotEnoughReplicas        too few copies are in sync for a message to be accepted
     │   ├── SlavesLate               stored here, and perhaps nowhere else: slaves did not report it in time
     │   ├── NoPermission             the topic, the group or the broker does not allow it
@@ -262,6 +263,12 @@ class SystemBusy(ServiceError):
 
 class NotNow(ServiceError):
     code = 14  # SERVICE_NOT_AVAILABLE
+
+
+class EpochTooOld(ServiceError):
+    """Somebody is to lead with a number that has been: another one may lead with it."""
+
+    code = 2000  # CONTROLLER_FENCED_MASTER_EPOCH
 
 
 class NotEnoughReplicas(ServiceError):

@@ -28,9 +28,9 @@ class Counter:
 
 
 class Histogram:
-    """How values are spread over fixed bounds, with their sum and largest."""
+    """How values are spread over fixed bounds, with their sum, largest and last."""
 
-    __slots__ = ("bounds", "buckets", "count", "largest", "total")
+    __slots__ = ("bounds", "buckets", "count", "largest", "last", "total")
 
     def __init__(self, bounds: tuple[float, ...] = LATENCY_BOUNDS) -> None:
         self.bounds = bounds
@@ -38,11 +38,13 @@ class Histogram:
         self.count = 0
         self.total = 0.0
         self.largest = 0.0
+        self.last = 0.0
 
     def record(self, value: float) -> None:
         self.buckets[bisect_left(self.bounds, value)] += 1
         self.count += 1
         self.total += value
+        self.last = value
         if value > self.largest:
             self.largest = value
 

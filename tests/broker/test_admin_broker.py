@@ -194,12 +194,23 @@ def test_a_broker_says_that_it_knows_writers_that_number_their_messages() -> Non
     parts.writers.sequences.stored([Numbered(Stream(b"orders", 0, b"w"), 0, 0)], 0)
     parts.numbered.repeats = 7
     figures = parts.told(ask.GetRuntimeInfo())["table"]
-    shown = {name: value for name, value in figures.items() if name.startswith("pyromq.")}
-    assert shown == {
-        "pyromq.idempotentWriters": "true",
-        "pyromq.writersRemembered": "1",
-        "pyromq.repeatsDropped": "7",
-    }
+    names = ("pyromq.idempotentWriters", "pyromq.writersRemembered", "pyromq.repeatsDropped")
+    assert [figures[name] for name in names] == ["true", "1", "7"]
+
+
+def test_a_broker_says_how_long_the_disk_takes_and_what_a_crash_would_leave_to_scan() -> None:
+    parts = AdminParts()
+    parts.send(5)
+    end = parts.store.marks.appended.value
+    assert parts.told(ask.GetRuntimeInfo())["table"]["pyromq.recoverBytes"] == str(end)
+    seconds = parts.store.telemetry.histogram("store.flush_seconds")
+    parts.store.flush()
+    parts.store.save_recover_point()
+    figures = parts.told(ask.GetRuntimeInfo())["table"]
+    assert figures["pyromq.recoverBytes"] == "0"
+    assert int(figures["pyromq.flushes"]) == seconds.count == 1
+    for name in ("Last", "Mean", "P99", "Max"):
+        assert float(figures[f"pyromq.flush{name}Ms"]) == round(seconds.total * 1000, 2)
 
 
 def test_an_empty_broker_has_figures_too() -> None:

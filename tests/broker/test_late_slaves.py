@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,7 +14,7 @@ from broker.transaction_scene import COMMIT, HALVES, ROLL_BACK
 from net.fakes import until as until_ever
 from pyromq.broker import delays as delays_module
 from pyromq.broker import fast_sends
-from pyromq.clock import SystemClock
+from pyromq.clock import ManualClock, SystemClock
 from pyromq.config import ReplicationConfig, TransactionConfig
 from pyromq.model.message import Draft
 from pyromq.replication.followers import Followers
@@ -23,7 +23,7 @@ from pyromq.wire.frames import decode_frames
 
 #: It acknowledges with one slave, and takes messages without.
 ALONE: dict[str, Any] = {"role": "SYNC_MASTER", "replication": ReplicationConfig(timeout_ms=20)}
-#: It takes no messages without one.
+#: It takes no messages without one, and shows none that the slave does not have.
 CLOSED: dict[str, Any] = {"role": "SYNC_MASTER", "replication": ReplicationConfig(timeout_ms=20, least_in_sync=2)}
 NOBODY = ResponseCode.SLAVE_NOT_AVAILABLE
 
@@ -33,6 +33,13 @@ def slave_joins(parts: Any, position: int | None = None) -> None:
     end = parts.store.marks.appended.value
     known = Followers().joined("s", end if position is None else position, int(parts.clock.monotonic() * 1000))
     parts.promise.slaves_changed(known.sent("s", end))
+    parts.store.dispatch()  # what it has is shown
+
+
+def slave_leaves(parts: Any) -> None:
+    """With everything."""
+    slave_joins(parts)
+    parts.promise.slaves_changed(Followers())
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -64,12 +71,13 @@ def test_delayed_messages_wait_while_nothing_is_taken_and_are_delivered_then(
         parts.topics.make(test_delays.TopicConfig("orders", 4, 4))
         scene = test_delays.Scene(parts)
         scene.send("tea", 1)
+        slave_leaves(parts)
         parts.store.dispatch()
         running = asyncio.ensure_future(scene.delays.run())
         await until(lambda: "delayed messages wait" in caplog.text)
         assert scene.orders() == []
         slave_joins(parts)
-        await until(lambda: bool(scene.orders()))
+        await until(lambda: slave_joins(parts) or bool(scene.orders()))
         running.cancel()
         assert scene.orders() == ["tea"]
 
@@ -104,11 +112,12 @@ def test_an_end_that_could_not_be_recorded_counts_and_is_recorded_later() -> Non
     scene = transaction_scene.Scene(**CLOSED)
     slave_joins(scene.parts)
     sent = scene.send()
-    scene.parts.promise.slaves_changed(Followers())
+    slave_leaves(scene.parts)
     assert scene.end(sent, ROLL_BACK).code == ResponseCode.SUCCESS
     assert scene.parts.messages(transaction_scene.OPS) == []
     slave_joins(scene.parts)
     scene.journal.record_missing_ends()
+    slave_joins(scene.parts)
     assert len(scene.parts.messages(transaction_scene.OPS)) == 1
 
 
@@ -119,7 +128,7 @@ def test_check_back_goes_on_when_messages_are_taken_again(caplog: pytest.LogCapt
     scene.send()
     peer = scene.connect()
     scene.clock.advance(10)
-    scene.parts.promise.slaves_changed(Followers())
+    slave_leaves(scene.parts)
 
     async def story() -> None:
         running = asyncio.ensure_future(scene.check_back.run())
@@ -130,6 +139,7 @@ def test_check_back_goes_on_when_messages_are_taken_again(caplog: pytest.LogCapt
         running.cancel()
 
     asyncio.run(story())
+    slave_joins(scene.parts)
     assert len(scene.parts.messages(HALVES)) == 2  # the half, and the copy that it was asked for with
 
 
@@ -155,6 +165,7 @@ def test_a_numbered_message_that_was_refused_has_no_number_yet() -> None:
         scene.send(0, 1)
     slave_joins(scene.parts)
     assert "repeated" not in scene.send(0, 1).more
+    slave_joins(scene.parts)
     assert scene.stored() == numbered_scene.numbers(0, 0, 2)
 
 
@@ -212,6 +223,7 @@ def test_held_answers_that_waited_too_long_keep_their_receipt_and_get_another_co
 @pytest.mark.usefixtures("_form")
 def test_without_a_slave_sends_go_the_ordinary_way_which_says_so() -> None:
     scene = test_fast_sends.Scene(**ALONE)
+    cast(ManualClock, scene.parts.clock).advance(scene.parts.promise.timeout_s)  # none is about to come any more
     assert scene.fast_way(test_fast_sends.frame(test_fast_sends.PLAIN)) == (0, b"")
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from broker.fakes import store_config
 from net.fakes import until
-from pyromq.broker.metadata_copy import MetadataCopy
+from pyromq.broker.metadata_copy import MetadataCopy, TakenProgress, forget_own_progress
 from pyromq.broker.tables import Tables
 from pyromq.clock import ManualClock
 from pyromq.config import BrokerConfig, ReplicationConfig
@@ -101,12 +101,14 @@ def _answer(document: object) -> Command:
 
 
 class Slave:
-    def __init__(self, master: Master) -> None:
+    def __init__(self, master: Master, disk: SimDisk | None = None) -> None:
         clock = ManualClock()
+        self.disk = disk or SimDisk(clock)
+        self._master = master
         self.config = BrokerConfig(
             store=store_config(root=Path("/slave")), role="SLAVE", broker_id=1, replication=ReplicationConfig()
         )
-        self.store = MessageStore(self.config.store, disk=SimDisk(clock), clock=clock, runner=InlineRunner())
+        self.store = MessageStore(self.config.store, disk=self.disk, clock=clock, runner=InlineRunner())
         self.store.open()
         self.tables = Tables(self.config, self.store, clock)
         self.log_end = 0
@@ -118,10 +120,16 @@ class Slave:
             topics_changed=lambda: self.changes.append("topics"),
             groups_changed=lambda: self.changes.append("groups"),
             log_end=lambda: self.log_end,
+            taken=TakenProgress(self.store.disk, self.store.paths.config),
         )
 
     async def round(self) -> None:
         await self.copy._copy_from(MASTER)
+        await self.copy.settled()
+
+    def killed(self) -> Slave:
+        """Its next life, with what was on the disk."""
+        return Slave(self._master, self.disk.kill())
 
     def progress(self, queue: int = 0) -> int | None:
         return self.tables.offsets.offset_of("shop", "orders", queue)
@@ -272,3 +280,49 @@ def test_it_begins_as_soon_as_a_master_is_known(master: Master, slave: Slave) ->
         running.cancel()
 
     asyncio.run(story())
+
+
+def test_a_slave_that_was_restarted_does_not_take_what_it_copied_for_news(master: Master, slave: Slave) -> None:
+    asyncio.run(slave.round())
+    again = slave.killed()
+    assert again.progress() == 10
+    master.offsets["orders@shop"][0] = 3  # somebody set the group back while the slave was away
+    asyncio.run(again.round())
+    assert (again.progress(), master.offsets["orders@shop"][0]) == (3, 3)
+
+
+def test_what_it_was_told_itself_is_news_after_a_restart_too(master: Master, slave: Slave) -> None:
+    asyncio.run(slave.round())
+    slave.tables.offsets.commit("shop", "orders", 0, 14)
+    slave.tables.offsets.save()
+    again = slave.killed()
+    asyncio.run(again.round())
+    assert (again.progress(), master.offsets["orders@shop"][0]) == (14, 14)
+
+
+def test_one_that_led_has_no_news_for_the_master_that_came_after_it(master: Master, slave: Slave) -> None:
+    slave.tables.offsets.commit("shop", "orders", 0, 99)
+    forget_own_progress(slave.tables.offsets, TakenProgress(slave.disk, slave.store.paths.config))
+    slave.tables.offsets.save()
+    again = slave.killed()
+    asyncio.run(again.round())
+    assert (again.progress(), master.offsets["orders@shop"][0]) == (10, 10)
+
+
+def test_a_topic_that_came_with_the_last_messages_is_made_and_one_that_was_removed_is_not(
+    master: Master, slave: Slave
+) -> None:
+    slave.log_end = 500
+    asyncio.run(slave.round())
+    begun = {"old": 100, "new": 700}
+    slave.copy.name_new_topics(lambda since: {name: 3 for name, at in begun.items() if at >= since})
+    topic = slave.tables.topics.get("new")
+    assert topic is not None
+    assert (topic.read_queues, topic.write_queues, "old" in slave.tables.topics) == (3, 3, False)
+
+
+def test_nothing_is_taken_from_a_master_that_was_replaced(master: Master, slave: Slave) -> None:
+    slave.copy._trusts = lambda address: address != MASTER
+    slave.copy.master_is_at(MASTER)
+    asyncio.run(slave.copy.copy_now())
+    assert not master.asked

@@ -70,6 +70,25 @@ def test_sync_flush_promises_the_disk() -> None:
     assert scene.writer.waits
 
 
+def test_a_slave_that_restarts_is_waited_for_and_one_that_stays_away_is_not() -> None:
+    scene = Scene()
+    assert scene.promise.is_within_reach, "the master has just started, and slaves are about to come"
+    scene.clock.advance(0.05)
+    assert not scene.promise.is_within_reach
+    scene.joins("s")
+    scene.clock.advance(9.0)
+    scene.leaves("s")
+    assert scene.promise.is_within_reach
+    assert scene.promise.late_code() == NOBODY, "whoever waited for it in vain is told that nobody is there"
+    scene.clock.advance(0.049)
+    scene.joins("again")
+    scene.leaves("again")
+    scene.clock.advance(0.049)
+    assert scene.promise.is_within_reach
+    scene.clock.advance(0.001)
+    assert not scene.promise.is_within_reach
+
+
 def test_a_sync_master_promises_what_a_slave_reported() -> None:
     async def story() -> None:
         scene = Scene()
@@ -165,6 +184,61 @@ def test_one_that_adapts_goes_on_alone_when_its_slave_is_gone() -> None:
     asyncio.run(scene.writer.settled(first))
 
 
+def test_one_that_adapts_promises_what_comes_while_its_slave_is_gone() -> None:
+    scene = Scene(adapts=True)
+    scene.joins("s")
+    scene.leaves("s")
+    receipt = scene.append()
+    assert scene.promise.mark.value == receipt.end
+    asyncio.run(scene.writer.settled(receipt))
+
+
+def visible(scene: Scene) -> int:
+    scene.store.dispatch()
+    queue = scene.store.queues.get(b"orders", 0)
+    return 0 if queue is None else queue.max_offset
+
+
+def test_where_two_copies_are_required_consumers_see_what_a_slave_has() -> None:
+    """Else they would have seen what is lost when the slave takes over, and miss what gets its place."""
+    scene = Scene(least_in_sync=2)
+    scene.joins("s")
+    one, other = scene.append(), scene.append()
+    assert visible(scene) == 0
+    scene.reports("s", one.end)
+    assert visible(scene) == 1
+    scene.reports("s", other.end)
+    assert visible(scene) == 2
+
+
+def test_consumers_see_what_no_slave_has_where_a_master_may_be_alone() -> None:
+    scene = Scene()
+    scene.append()
+    assert visible(scene) == 1
+    scene = Scene(show_unconfirmed=False)
+    scene.append()
+    assert visible(scene) == 0
+    scene = Scene(adapts=True, show_unconfirmed=False)
+    scene.append()
+    assert visible(scene) == 1, "it waits for nobody while nobody is there"
+
+
+def test_a_running_sync_master_wakes_its_consumers_when_the_slave_reports() -> None:
+    async def story() -> None:
+        scene = Scene(least_in_sync=2)
+        scene.joins("s")
+        async with scene.store.running():
+            receipt = scene.append()
+            await asyncio.sleep(0)
+            assert scene.store.marks.dispatched.value == 0
+            arrival = asyncio.ensure_future(scene.store.marks.dispatched.wait(receipt.end))
+            scene.reports("s", receipt.end)
+            async with asyncio.timeout(5):
+                await arrival
+
+    asyncio.run(story())
+
+
 def test_all_in_sync_are_waited_for_when_that_is_asked_for() -> None:
     scene = Scene(all_in_sync=True)
     scene.joins("s")
@@ -193,3 +267,15 @@ def test_a_slave_stores_nothing_of_its_own() -> None:
     parts = Parts(role="SLAVE", broker_id=1)
     with pytest.raises(NotNow, match="is a slave"):
         parts.writer.append([Draft(b"orders", 0, b"a message")])
+
+
+def test_a_master_that_stood_still_looks_before_it_takes_anything() -> None:
+    scene = Scene("ASYNC_MASTER")
+    scene.promise.looked(6.0)
+    scene.promise.check()
+    scene.clock.advance(7)
+    assert not scene.promise.is_open
+    with pytest.raises(NotNow, match="looks first whether another one leads"):
+        scene.promise.check()
+    scene.promise.looked(6.0)
+    scene.promise.check()

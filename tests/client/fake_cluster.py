@@ -121,6 +121,8 @@ class FakeCluster:
         #: The name server answers every question with an error.
         self.broken = False
         self.queues = 4
+        #: So many answers name slaves only: the master is gone, and no other leads yet.
+        self.without_master = 0
         self.routes_asked = 0
         self._server = Server(Service({GetRoute: self._route}).handle)
 
@@ -141,9 +143,10 @@ class FakeCluster:
         if request.topic in self.unknown_topics:
             raise TopicNotFound(f"no topic {request.topic}")
         brokers = self.brokers.values()
+        number, self.without_master = int(self.without_master > 0), max(self.without_master - 1, 0)
         route = TopicRoute(
             tuple(QueueData(broker.name, self.queues, self.queues, 6) for broker in brokers),
-            tuple(BrokerData("c", broker.name, {0: broker.address}) for broker in brokers),
+            tuple(BrokerData("c", broker.name, {number: broker.address}) for broker in brokers),
         )
         return Response(body=route.encode(standard=True))
 

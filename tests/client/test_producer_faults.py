@@ -169,6 +169,17 @@ def test_a_broker_that_is_gone_has_certainly_stored_nothing() -> None:
     run(story())
 
 
+def test_a_master_that_is_away_for_a_moment_is_found_by_the_next_tries() -> None:
+    async def story() -> None:
+        async with cluster("a") as world, producer_of(world, attempts=8, timeout_s=20.0) as producer:
+            world.without_master = 2
+            began = asyncio.get_running_loop().time()
+            assert (await producer.send(HELLO)).status is SendStatus.OK
+            assert asyncio.get_running_loop().time() - began < 5.0, "nobody waits for the next round of all routes"
+
+    run(story())
+
+
 def test_when_one_of_two_brokers_dies_every_message_gets_through() -> None:
     async def story() -> None:
         async with cluster("a", "b") as world, producer_of(world) as producer:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyromq.errors import BadFrame
-from pyromq.replication.frames import MAX_PUSH, PushReader, ReportReader, encode_report, push_head
+from pyromq.replication.frames import MAX_PUSH, PushReader, ReportReader, encode_observer, encode_report, push_head
 
 POSITIONS = st.integers(0, 2**62)
 
@@ -62,6 +62,7 @@ def test_a_frame_that_cannot_be_is_named(head: bytes) -> None:
         list(PushReader().feed(head))
 
 
-def test_a_first_word_below_zero_is_nobodys() -> None:
+def test_a_first_word_below_zero_is_nobodys_but_for_the_one_of_a_backup() -> None:
     with pytest.raises(BadFrame, match="no replica"):
-        ReportReader().feed(encode_report(-1))
+        ReportReader().feed(encode_report(-2))
+    assert ReportReader().feed(encode_observer()).observes

@@ -14,6 +14,7 @@ from pyromq.replication.joining import (
     begin_epoch,
     common_end,
     first_position,
+    has_our_tail,
     way_back,
 )
 
@@ -88,8 +89,8 @@ def test_a_log_that_lost_its_end_in_a_crash_goes_on_where_it_ends() -> None:
 
 def test_who_begins_to_lead_forgets_epochs_of_which_it_has_no_byte() -> None:
     behind = LogExtent(0, 50, (Epoch(1, 0), Epoch(2, 100)))
-    leader = LogExtent(0, 50, begin_epoch(behind, 3))
-    assert leader.epochs == (Epoch(1, 0), Epoch(3, 50))
+    leader = LogExtent(0, 50, begin_epoch(behind, 3, "b.1"))
+    assert leader.epochs == (Epoch(1, 0), Epoch(3, 50, "b.1"))
     old = LogExtent(0, 150, (Epoch(1, 0), Epoch(2, 100)))
     assert way_back(leader, old) == CutBack(50, 150)
 
@@ -98,3 +99,47 @@ def test_an_epoch_that_was_lost_in_a_crash_does_not_make_a_leader() -> None:
     lost = LogExtent(0, 2036, (Epoch(2, 0), Epoch(3, 2750)))
     whole = LogExtent(0, 2750, (Epoch(2, 0),))
     assert whole.standing > lost.standing
+
+
+def test_a_primary_that_was_restarted_is_somebody_else() -> None:
+    """It lost its end in a crash and leads on from there: a replica that has more has bytes that will be other ones."""
+    before = LogExtent(0, 300, (Epoch(1, 0, "a.1"),))
+    after = LogExtent(0, 450, begin_epoch(LogExtent(0, 200, before.epochs), 1, "a.2"))
+    assert way_back(after, before) == CutBack(200, 300)
+    assert way_back(after, LogExtent(0, 150, before.epochs)) == GoOn(150)
+
+
+def test_equal_numbers_and_places_are_not_enough() -> None:
+    one = LogExtent(0, 300, (Epoch(1, 0, "a.1"), Epoch(2, 100, "a.2")))
+    other = LogExtent(0, 200, (Epoch(1, 0, "a.1"), Epoch(2, 100, "b.1")))
+    assert way_back(one, other) == CutBack(100, 200)
+
+
+def test_who_copied_our_last_life_has_our_tail() -> None:
+    ours = LogExtent(0, 200, (Epoch(1, 0, "a.1"),))
+    assert has_our_tail(ours, LogExtent(0, 300, ours.epochs))
+    assert not has_our_tail(ours, LogExtent(0, 200, ours.epochs))
+    assert not has_our_tail(ours, LogExtent(4096, 4096, ours.epochs))
+    assert not has_our_tail(LogExtent(0, 0), LogExtent(0, 300, ours.epochs))
+    assert not has_our_tail(LogExtent(0, 200, (*ours.epochs, Epoch(1, 150, "a.2"))), LogExtent(0, 300, ours.epochs))
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 40), st.integers(0, 40)), min_size=1, max_size=12))
+def test_lives_of_one_primary_are_always_in_order(lives: list[tuple[int, int, int]]) -> None:
+    """Each raises the number or not, loses something of the end, and writes something."""
+    log, number = LogExtent(0, 0), 1
+    for life, (raised, lost, written) in enumerate(lives):
+        number += raised
+        shorter = LogExtent(0, max(log.end - lost, 0), log.epochs)
+        begun = begin_epoch(shorter, number, f"a.{life}")
+        log = LogExtent(0, shorter.end + written, begun)
+        assert begun[-1] == Epoch(number, shorter.end, f"a.{life}")
+        assert way_back(log, log) == GoOn(log.end if not log.is_empty else 0)
+
+
+def test_very_many_lives_leave_a_list_that_ends() -> None:
+    log = LogExtent(0, 0)
+    for life in range(2000):
+        start = max(0, log.end - 10)
+        log = LogExtent(start, log.end + 1, begin_epoch(LogExtent(start, log.end, log.epochs), 1, f"a.{life}"))
+    assert len(log.epochs) <= 502

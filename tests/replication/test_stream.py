@@ -101,6 +101,30 @@ def test_a_copy_goes_on_at_any_record(have: int, batch: int) -> None:
     assert bytes(pair.replica_log.data) == log
 
 
+def test_a_replica_of_a_log_that_grows_all_the_time_is_level_when_it_has_what_was_there() -> None:
+    log = a_log([b"x" * 50] * 30)
+    pair = Pair(MemoryLog(log[: len(a_log([b"x" * 50] * 20))]), MemoryLog())
+    pair.hello()
+    while frame := pair.push(now_ms=1):
+        pair.taking.received(frame, 1)
+    pair.primary_log.data[:] = log  # before its word is heard
+    pair.hear(pair.taking.report(7), 7)
+    assert pair.followers.by_name["r"].level_ms == 7
+    pair.hear(encode_report(pair.replica_log.copy_end), 9)
+    assert pair.followers.by_name["r"].level_ms == 7, "there is more now, and it has none of that"
+
+
+def test_only_one_that_asks_for_what_it_is_sent_is_waited_for() -> None:
+    pushed, asking = Pair(MemoryLog(RECORDS), MemoryLog()), Pair(MemoryLog(RECORDS), MemoryLog(), window=500)
+    assert pushed.giving.waits_for_word, "nothing is known of it"
+    pushed.hello()
+    asking.hello()
+    assert (pushed.giving.waits_for_word, asking.giving.waits_for_word) == (False, True)
+    assert not pushed.giving.is_level
+    pushed.run()
+    assert pushed.giving.is_level
+
+
 def test_a_first_word_is_a_report_too_and_says_nothing_that_is_not_safe() -> None:
     replica = MemoryLog(RECORDS, sync=True)
     replica.synced = 0

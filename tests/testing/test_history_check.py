@@ -252,6 +252,16 @@ GOOD: dict[str, Callable[[], Story]] = {
         .give(2, Q0, 1, client="heir")
         .done(2, Q0, 1, client="heir")
     ),
+    "a key's message that a line held back, stored once more behind a later one": lambda: (
+        Story()
+        .subscribe(ordered=True)
+        .add(Fault(0, "cut"))
+        .send(1, Q0, 0, key="k")
+        .send(2, Q0, 1, key="k")
+        .handle(1, Q0, 0)
+        .handle(2, Q0, 1)
+        .handle(1, Q0, 2)
+    ),
     "keys of which two were on their way at once": lambda: Story().add(
         SendCalled(0, "p", 1, "orders", "m1", key="k", sequence=1),
         SendCalled(1, "p", 2, "orders", "m2", key="k", sequence=2),
@@ -293,6 +303,14 @@ def test_a_good_history_passes(name: str) -> None:
     assert report.ok, str(report)
     assert "every promise was kept" in str(report)
     report.raise_if_bad()
+
+
+def test_a_group_may_pass_a_place_where_it_was_given_what_is_lost() -> None:
+    story = Story().add(Fault(0, "promotion")).subscribe().send(1, Q0, 0).send(2, Q0, 1).handle(1, Q0, 0).commit(Q0, 2)
+    story.read(1, Q0, 0).read(2, Q0, 1)
+    assert check(story.events).totals == {"H5": 2}  # passed, and never handled
+    assert check(story.events, passed={("another", Q0, 1)}).totals == {"H5": 2}
+    assert check(story.events, passed={("billing", Q0, 1)}).ok
 
 
 def test_every_rule_has_a_bad_history() -> None:

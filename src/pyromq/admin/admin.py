@@ -18,6 +18,7 @@ from pyromq.admin.consumers import Consumers
 from pyromq.admin.dead_letters import DeadLetterDesk
 from pyromq.admin.directory import Directory
 from pyromq.admin.groups import Groups
+from pyromq.admin.leading import Leading
 from pyromq.admin.messages import Messages
 from pyromq.admin.topics import Topics
 from pyromq.client.options import ClientOptions, Credentials, parse_name_servers
@@ -38,6 +39,7 @@ class Admin:
         self.session = Session(name_servers, tls=tls, credentials=credentials, options=options)
         directory = Directory(self.session, parse_name_servers(name_servers))
         self.brokers = Brokers(directory)
+        self.leading = Leading(directory, self.brokers)
         self.topics = Topics(directory)
         self.groups = Groups(directory, self.topics)
         self.consumers = Consumers(directory)

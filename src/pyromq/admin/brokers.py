@@ -4,31 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from pyromq.admin.copies import Copying, DiskCare, first, read_copying, read_disk_care, whole, with_names
 from pyromq.admin.directory import BrokerAddress, Directory, of_each
 from pyromq.errors import CallFailed, ConfigError, NotFound, ServiceError
 from pyromq.wire.admin_requests import GetBrokerConfig, GetRuntimeInfo, UpdateBrokerConfig
 from pyromq.wire.bodies.routes import decode_kv_table
 
 _RUNTIME = re.compile(r"(\d+) days?, (\d+) hours?, (\d+) minutes?, (\d+) seconds?")
-
-
-@dataclass(frozen=True, slots=True)
-class Copying:
-    """A broker's copies, or the broker as a copy."""
-
-    #: ASYNC_MASTER, SYNC_MASTER or SLAVE.
-    role: str
-    #: Of a master: who copies it now, and how many of them are in sync.
-    slaves: int = 0
-    slaves_in_sync: int = 0
-    #: Of a slave: where it copies from, and whether it does so now.
-    master: str = ""
-    is_connected: bool = False
-    #: Bytes that the slowest copy lacks, and since when.
-    lag_bytes: int = 0
-    lag_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +42,8 @@ class BrokerStatus:
     oldest_message_ms: int = 0
     #: What it says of copies; a broker that is not PyroMQ says nothing.
     copying: Copying | None = None
+    #: What it says of its disk; a broker that is not PyroMQ says nothing.
+    disk_care: DiskCare | None = None
     problem: str | None = None
     #: All that it says, by RocketMQ's names.
     figures: Mapping[str, str] = field(default_factory=dict)
@@ -75,10 +61,23 @@ class Brokers:
 
     async def statuses(self) -> Sequence[BrokerStatus]:
         """How all of them are doing. One that does not answer is among them, with the reason."""
-        return await of_each(await self._directory.brokers(), self._status_or_problem)
+        return name_slaves(await of_each(await self._directory.brokers(), self._status_or_problem))
 
     async def status(self, broker: str) -> BrokerStatus:
-        return await self._status(await self._directory.broker(broker))
+        """Of one broker. A master with slaves tells who they are, as far as they answer."""
+        every = await self._directory.brokers()
+        found = self._directory.among(every, broker)
+        told = await self._status(found)
+        if told.copying is None or not told.copying.slaves:
+            return told
+        others = [one for one in every if (one.cluster, one.name) == (found.cluster, found.name) and one != found]
+        return name_slaves([told, *await of_each(others, self._status_or_problem)])[0]
+
+    async def members(self, name: str) -> Sequence[BrokerStatus]:
+        """All brokers of one name: the master, if there is one, and its slaves. Raises NotFound."""
+        every = await self._directory.brokers()
+        self._directory.among(every, name)
+        return name_slaves(await of_each([one for one in every if one.name == name], self._status_or_problem))
 
     async def _status_or_problem(self, broker: BrokerAddress) -> BrokerStatus:
         try:
@@ -111,9 +110,25 @@ class Brokers:
             raise NotFound(f"the broker {found.name!r} has no setting {', '.join(ignored)}: it took no notice")
 
 
+def name_slaves(statuses: Sequence[BrokerStatus]) -> Sequence[BrokerStatus]:
+    """The same, where masters know which brokers their slaves are: each end of a connection knows the other."""
+    return [_with_names(one, statuses) for one in statuses]
+
+
+def _with_names(one: BrokerStatus, statuses: Sequence[BrokerStatus]) -> BrokerStatus:
+    if one.copying is None or not one.copying.slaves:
+        return one
+    slaves = {
+        other.copying.connection: (other.broker_id, other.address)
+        for other in statuses
+        if other.copying is not None and (other.cluster, other.name) == (one.cluster, one.name)
+    }
+    return replace(one, copying=with_names(one.copying, slaves))
+
+
 def read_status(broker: BrokerAddress, figures: Mapping[str, str]) -> BrokerStatus:
     """RocketMQ's figures, which are text, as values. What is absent or strange is zero."""
-    started_ms = _whole(figures, "bootTimestamp")
+    started_ms = whole(figures, "bootTimestamp")
     running_ms = _running_ms(figures.get("runtime", ""))
     return BrokerStatus(
         broker.cluster,
@@ -124,47 +139,21 @@ def read_status(broker: BrokerAddress, figures: Mapping[str, str]) -> BrokerStat
         pyromq_version=figures.get("pyromqVersion"),
         started_ms=started_ms,
         clock_ms=started_ms + running_ms if started_ms and running_ms is not None else 0,
-        in_per_second=_first(figures, "putTps"),
-        out_per_second=_first(figures, "getTransferredTps") or _first(figures, "getTransferedTps"),
+        in_per_second=first(figures, "putTps"),
+        out_per_second=first(figures, "getTransferredTps") or first(figures, "getTransferedTps"),
         messages_in_today=_since(figures, "msgPutTotal"),
         messages_out_today=_since(figures, "msgGetTotal"),
-        disk_used=_first(figures, "commitLogDiskRatio"),
-        log_bytes=_whole(figures, "commitLogMaxOffset") - _whole(figures, "commitLogMinOffset"),
-        oldest_message_ms=max(_whole(figures, "earliestMessageTimeStamp"), 0),
-        copying=_copying(figures),
+        disk_used=first(figures, "commitLogDiskRatio"),
+        log_bytes=whole(figures, "commitLogMaxOffset") - whole(figures, "commitLogMinOffset"),
+        oldest_message_ms=max(whole(figures, "earliestMessageTimeStamp"), 0),
+        copying=read_copying(figures),
+        disk_care=read_disk_care(figures),
         figures=dict(sorted(figures.items())),
     )
 
 
-def _copying(figures: Mapping[str, str]) -> Copying | None:
-    if "pyromq.role" not in figures:
-        return None
-    return Copying(
-        role=figures["pyromq.role"],
-        slaves=_whole(figures, "pyromq.slaves"),
-        slaves_in_sync=_whole(figures, "pyromq.slavesInSync"),
-        master=figures.get("pyromq.master", ""),
-        is_connected=figures.get("pyromq.masterConnected") == "true",
-        lag_bytes=_whole(figures, "pyromq.replicationLagBytes"),
-        lag_ms=_whole(figures, "pyromq.replicationLagMs"),
-    )
-
-
-def _whole(figures: Mapping[str, str], name: str) -> int:
-    written = figures.get(name, "")
-    return int(written) if re.fullmatch(r"-?[0-9]{1,19}", written) else 0
-
-
-def _first(figures: Mapping[str, str], name: str) -> float:
-    """The first of several numbers: that of the shortest span."""
-    try:
-        return float(figures.get(name, "").split()[0])
-    except (IndexError, ValueError):
-        return 0.0
-
-
 def _since(figures: Mapping[str, str], name: str) -> int:
-    return max(_whole(figures, f"{name}TodayNow") - _whole(figures, f"{name}TodayMorning"), 0)
+    return max(whole(figures, f"{name}TodayNow") - whole(figures, f"{name}TodayMorning"), 0)
 
 
 def _running_ms(written: str) -> int | None:

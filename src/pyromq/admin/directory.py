@@ -59,8 +59,10 @@ class Directory:
         if not self.name_servers:
             raise ConfigError("no name server is given: use --name-servers")
 
-    async def ask(self, address: str, request: Request, *, ok: Collection[int] = OK) -> Command:
-        return await self._line.ask(address, request, ok=ok)
+    async def ask(
+        self, address: str, request: Request, *, ok: Collection[int] = OK, timeout_s: float | None = None
+    ) -> Command:
+        return await self._line.ask(address, request, timeout_s, ok=ok)
 
     # --- name servers ------------------------------------------------------------------------------------------------
 
@@ -129,7 +131,11 @@ class Directory:
 
     async def broker(self, name_or_address: str) -> BrokerAddress:
         """A broker by its name (then its master) or by its address. Raises NotFound."""
-        every = await self.brokers()
+        return self.among(await self.brokers(), name_or_address)
+
+    @staticmethod
+    def among(every: Sequence[BrokerAddress], name_or_address: str) -> BrokerAddress:
+        """The same, of brokers that are known. Raises NotFound."""
         for one in every:
             if name_or_address in (one.name, one.address):
                 return one

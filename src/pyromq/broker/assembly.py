@@ -3,20 +3,31 @@
     async with Broker(config).running() as broker:
         await broker.wait_failed()      # returns only by raising what stopped the broker
 
-It starts in this order: lock and recover the store, read the tables, listen, register with the name servers. It stops
-in the other: say goodbye to the name servers, answer what is under way, write the tables, close the store.
+It starts in this order: lock and recover the store, find out who leads, read the tables, listen, register with the name
+servers. It stops in the other: say goodbye to the name servers, answer what is under way, write the tables, close the
+store. What it is does not change while it runs: `changed` tells what has to happen before it starts as something else,
+and `life` carries that out.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import random
 from collections.abc import AsyncIterator
 
+from pyromq.broker.fencing import Fencing
+from pyromq.broker.leadership import LeadershipFile
+from pyromq.broker.leading import Leading
+from pyromq.broker.metadata_copy import TakenProgress, forget_own_progress
+from pyromq.broker.others import Others
 from pyromq.broker.parts import Parts
+from pyromq.broker.progress import clamp_progress
 from pyromq.broker.replicating import Replicating
+from pyromq.broker.role import Role
+from pyromq.broker.role_change import Change
 from pyromq.broker.settings import Settings
 from pyromq.broker.tables import Tables
 from pyromq.clock import Clock, SystemClock
@@ -27,6 +38,7 @@ from pyromq.net.client import Client
 from pyromq.net.peer import Peer
 from pyromq.net.server import Server
 from pyromq.net.service import Answer, Service
+from pyromq.replication.joining import LogExtent
 from pyromq.store.message_store import MessageStore
 from pyromq.telemetry import Telemetry
 from pyromq.wire.codes import RequestCode
@@ -58,8 +70,16 @@ class Broker:
         clock: Clock | None = None,
         telemetry: Telemetry | None = None,
         rng: random.Random | None = None,
+        after: Change | None = None,
     ) -> None:
-        self.config = config
+        """`config` is what the settings say; what was decided since is known when the store is open.
+
+        `after`: the change that this start is a part of; None: it is the first.
+        """
+        self._given = self.config = config
+        self._after = after
+        #: What has to happen before this broker can go on; it has to be stopped for that.
+        self.changed: asyncio.Future[Change] | None = None
         self.clock: Clock = clock or SystemClock()
         self.telemetry = telemetry or Telemetry()
         self.store = MessageStore(config.store, clock=self.clock, telemetry=self.telemetry)
@@ -84,37 +104,81 @@ class Broker:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Broker]:
         """Start, serve until the block ends, stop. Raises StoreLocked, CorruptStore, ConfigError, StoreFenced."""
-        async with self.store.running():
+        self.changed = asyncio.get_running_loop().create_future()
+        cut_at = self._after.cut_at if self._after is not None else None
+        async with self.store.running(truncate_at=cut_at), _open_client() as client:
+            role = await self._find_role(client)
             settings = Settings(self.config, self.store.disk, self.store.paths.config, self.clock)
             settings.load()
             tables = Tables(self.config, self.store, self.clock)
+            if role.has_stood_down:
+                forget_own_progress(tables.offsets, TakenProgress(self.store.disk, self.store.paths.config))
+            elif role.is_new_master:
+                clamp_progress(tables.offsets, self.store)
+            copies = Replicating(self.config, self.store, self.clock, role.leading, role.others, self._ask_for)
             try:
-                async with Replicating(self.config, self.store, self.clock).running() as copies:
+                async with copies.running():
                     self.copies = copies
-                    async with self._serving(settings, tables, copies):
+                    async with self._serving(settings, tables, copies, role):
                         yield self
             finally:
                 await tables.save()
 
+    async def _find_role(self, client: Client) -> Role:
+        """What was decided since the settings were written, and whether we may lead. Raises CorruptFile, OSError."""
+        leading = Leading(LeadershipFile(self.store.disk, self.store.paths.config), self._given)
+        others = Others(leading, client, lambda: self.address)
+        role = Role(
+            client, leading, others, Fencing(leading, others, client, self.clock, lambda: self._extent(leading))
+        )
+        if not leading.config.is_slave:
+            role.is_new_master = leading.known.is_new_epoch
+            if await role.fencing.may_lead(after_crash=not self.store.report.clean):
+                self._begin(leading)
+            else:
+                role.has_stood_down = True
+        self.config = leading.config
+        return role
+
+    def _begin(self, leading: Leading) -> None:
+        """On a full disk in the room that was kept for a start. Raises OSError."""
+        try:
+            leading.begin(self.store.log.start, self.store.log.end)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            self.store.disk.remove(self.store.paths.reserve)
+            leading.begin(self.store.log.start, self.store.log.end)
+
+    def _extent(self, leading: Leading) -> LogExtent:
+        return leading.extent(self.store.log.start, self.store.log.end)
+
+    def _ask_for(self, change: Change) -> None:
+        if self.changed is not None and not self.changed.done():
+            self.changed.set_result(change)
+
     @contextlib.asynccontextmanager
-    async def _serving(self, settings: Settings, tables: Tables, copies: Replicating) -> AsyncIterator[None]:
+    async def _serving(
+        self, settings: Settings, tables: Tables, copies: Replicating, role: Role
+    ) -> AsyncIterator[None]:
         await self.server.start(self.config.listen_host, self.config.listen_port)
-        client = Client()
         try:
             await self._listen_for_vips()
             store_host = pack_address(self.config.client_host, self._client_port)
-            parts = Parts(settings, self.store, tables, client, self.address, store_host, copies, self.clock, self._rng)
+            parts = Parts(
+                settings, self.store, tables, role, self.address, store_host, copies, self._ask_for, self.clock,
+                self._rng,
+            )  # fmt: skip
             self.parts, self._service = parts, Service(parts.handlers())
             self.server.fast_path = parts.fast_path
             async with self._working_beside(parts):
                 try:
-                    await parts.registrar.start()
+                    await parts.registrar.start(refuse_twins=self._after is None)
                     yield
                 finally:
                     await self._stop_serving(parts)
         finally:
             await self.server.stop()
-            await client.close()
 
     async def _listen_for_vips(self) -> None:
         """Clients may choose to send to the port two below, which RocketMQ keeps free of pulls. Here it is the same."""
@@ -123,7 +187,8 @@ class Broker:
             await self.server.listen_also(port)
 
     async def _stop_serving(self, parts: Parts) -> None:
-        await parts.registrar.stop()
+        comes_back = self.changed is not None and self.changed.done()
+        await parts.registrar.stop(says_goodbye=not comes_back)
         self.server.fast_path = None
         parts.holds.release()
         if parts.fast_sends is not None:
@@ -180,3 +245,12 @@ class Broker:
     def _disconnected(self, peer: Peer) -> None:
         if self.parts is not None:
             self.parts.members.disconnected(peer)
+
+
+@contextlib.asynccontextmanager
+async def _open_client() -> AsyncIterator[Client]:
+    client = Client()
+    try:
+        yield client
+    finally:
+        await client.close()

@@ -60,8 +60,8 @@ class CopyFigures:
 
     @property
     def epoch(self) -> int:
-        """The number of the last one that this log knows; 0: it knows none."""
-        return max((one.number for one in self._copies.epochs), default=0)
+        """The largest number that is known here; 0: none."""
+        return self._copies.number
 
     def replicated_to(self) -> int:
         """Everything below is in a second log, by what is known here."""
@@ -106,6 +106,7 @@ class CopyFigures:
     def _of_master(self) -> dict[str, object]:
         in_sync = self._promise.in_sync()
         told: dict[str, object] = {
+            "pyromq.haAddress": self._copies.address,
             "pyromq.copies": self._config().copies,
             "pyromq.slaves": len(self._followers),
             "pyromq.slavesInSync": len(in_sync),

@@ -34,6 +34,7 @@ from pyromq.errors import (
     IllegalMessage,
     NoPermission,
     NotEnoughReplicas,
+    NotNow,
     SlavesLate,
     StoreError,
     StoreFenced,
@@ -201,7 +202,7 @@ class Delays:
         while True:
             try:
                 seconds = await self._turn(level)
-            except (DiskFull, NotEnoughReplicas, OSError) as trouble:
+            except (DiskFull, NotEnoughReplicas, NotNow, OSError) as trouble:
                 if not self._is_held_up:
                     log.warning("delayed messages wait, and are tried again: %s", trouble)
                 self._is_held_up = True

@@ -147,6 +147,9 @@ class FastSends:
     def begin_turn(self) -> Shortcut | None:
         """The loop itself, where it is compiled: it takes sends as soon as one has opened the log."""
         self._lingers = True
+        if self._promise.is_stale:
+            with contextlib.suppress(StoreFenced):  # those who wait are told of it by `fail`
+                self._store.close_run()
         self._store.renew_run()
         return None if self._forms is READABLE else self._loop
 

@@ -3,6 +3,9 @@
 Every `replication.metadata_interval_ms`, and as soon as a master is known. What the master cannot give (it is gone, it
 is old, its answer is broken) leaves everything as it was. Progress goes both ways: see `replication.progress_merge`.
 
+What was taken over is remembered on the disk: else a slave that was restarted would take all that it has for something
+that consumers told it, and set a group forward again that was set back while it was away.
+
 How far delayed messages are delivered is taken over only when the copy of the log has what was delivered: else a slave
 that becomes the master would take messages for delivered that it does not have.
 """
@@ -13,16 +16,20 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from pyromq.broker.tables import Tables
 from pyromq.config import BrokerConfig
 from pyromq.errors import CallFailed, CallTimeout, PyroMQError, Unreachable
 from pyromq.model.json_form import JsonObject, an_object
+from pyromq.model.topic import TopicConfig
 from pyromq.net.address import parse_address, shown_address
 from pyromq.net.client import Client
 from pyromq.replication.progress_merge import Place, merge
-from pyromq.store.config_files import ConsumerOffsets
+from pyromq.store.config_files import ConsumerOffsets, JsonFile
+from pyromq.store.disk import Disk
+from pyromq.store.platform import what_to_do
 from pyromq.wire import admin_requests as ask
 from pyromq.wire.bodies.assignment import request_modes_from_json
 from pyromq.wire.codes import ResponseCode
@@ -34,6 +41,37 @@ log = logging.getLogger("pyromq.broker")
 #: RocketMQ's brokers answer each other two ports below the one that clients are told.
 VIP_PORTS_BELOW = 2
 CALL_SECONDS = 5.0
+TAKEN_FILE = "progressTaken.json"
+
+
+class TakenProgress:
+    """`progressTaken.json`: the progress that a slave has from its master, as it was then."""
+
+    def __init__(self, disk: Disk, directory: Path) -> None:
+        self._file = JsonFile(disk, directory / TAKEN_FILE, ConsumerOffsets.places_in)
+        self.saved: dict[Place, int] = {}
+
+    def load(self) -> dict[Place, int]:
+        """Nothing, when there is no such file. Raises CorruptFile."""
+        found = self._file.load()
+        self.saved = {} if found is None else as_places(ConsumerOffsets.places_in(found.value))
+        return dict(self.saved)
+
+    def save(self, taken: dict[Place, int]) -> None:
+        """Returns when it is durable. Raises OSError."""
+        table: dict[str, JsonObject] = {}
+        for place, offset in taken.items():
+            table.setdefault(f"{place.topic}@{place.group}", {})[str(place.queue)] = offset
+        self._file.save({ConsumerOffsets.TABLE: table})
+        self.saved = taken
+
+
+def forget_own_progress(offsets: ConsumerOffsets, taken: TakenProgress) -> None:
+    """Of one that led: what groups told it then is no news for the master that came after it. Raises OSError.
+
+    That one has heard it, or has other messages there: a group that was set forward would miss them.
+    """
+    taken.save(as_places(offsets.all()))
 
 
 class MetadataCopy:
@@ -48,6 +86,8 @@ class MetadataCopy:
         topics_changed: Callable[[], None],
         groups_changed: Callable[[], None],
         log_end: Callable[[], int],
+        taken: TakenProgress,
+        trusts: Callable[[str], bool] = lambda address: True,
     ) -> None:
         self._config = config
         self._tables = tables
@@ -55,11 +95,17 @@ class MetadataCopy:
         self._topics_changed = topics_changed
         self._groups_changed = groups_changed
         self._log_end = log_end
+        #: Where the log ended when all topics were asked for last.
+        self._topics_known_to: int | None = None
         #: Progress of delays that waits for the log to get to a position.
         self._delays: tuple[int, JsonObject] | None = None
         self._master: str | None = None
         self._known = asyncio.Event()
-        self._taken: dict[Place, int] = {}
+        self._taken_file = taken
+        self._taken: dict[Place, int] = taken.load()
+        self._trusts = trusts
+        self._lock = asyncio.Lock()
+        self._saving: asyncio.Task[None] | None = None
         self._problem: str | None = None
 
     def master_is_at(self, address: str | None) -> None:
@@ -69,13 +115,21 @@ class MetadataCopy:
 
     async def run(self) -> None:
         """Until cancelled."""
-        while True:
-            self._known.clear()
-            if self._master is not None:
+        try:
+            while True:
+                self._known.clear()
+                await self.copy_now()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._config().replication.metadata_interval_ms / 1000):
+                        await self._known.wait()
+        finally:
+            await self.settled()
+
+    async def copy_now(self) -> None:
+        """Once, from whoever is the master as far as is known."""
+        async with self._lock:
+            if self._master is not None and self._trusts(self._master):
                 await self._copy_from(self._master)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._config().replication.metadata_interval_ms / 1000):
-                    await self._known.wait()
 
     async def _copy_from(self, master: str) -> None:
         problem = None
@@ -109,8 +163,24 @@ class MetadataCopy:
         return an_object(loads(bytes(answer.body)))
 
     async def _copy_topics(self, master: str) -> None:
+        log_end = self._log_end()
         if self._tables.topics.adopt(await self._ask(master, ask.GetAllTopics())):
             self._topics_changed()
+        self._topics_known_to = log_end
+
+    def name_new_topics(self, begun_since: Callable[[int], Mapping[str, int]]) -> None:
+        """Of a slave that is to lead: a topic that came with the last messages, and was not copied yet, is made.
+
+        `begun_since` gives topics whose first message is behind a position, and how many queues they have here. Older
+        ones that the master did not know were removed there.
+        """
+        if self._topics_known_to is None:
+            return
+        for name, queues in begun_since(self._topics_known_to).items():
+            if name not in self._tables.topics:
+                log.warning("the topic %s is new: it is made with the %d queues that have messages here", name, queues)
+                self._tables.topics.put(TopicConfig(name, queues, queues))
+                self._tables.settings_saver.changed()
 
     async def _copy_groups(self, master: str) -> None:
         if self._tables.groups.adopt(await self._ask(master, ask.GetAllGroups())):
@@ -136,13 +206,14 @@ class MetadataCopy:
     # --- progress ----------------------------------------------------------------------------------------------------
 
     async def _copy_progress(self, master: str) -> None:
-        told = _as_places(ConsumerOffsets.places_in(await self._ask(master, ask.GetAllOffsets())))
-        mine = _as_places(self._tables.offsets.all())
+        told = as_places(ConsumerOffsets.places_in(await self._ask(master, ask.GetAllOffsets())))
+        mine = as_places(self._tables.offsets.all())
         if not told:  # a master that lost its table must not take ours with it
             told = {place: offset for place, offset in mine.items() if self._taken.get(place) == offset}
         merged = merge(told, mine, self._taken)
         self._take_over(merged.offsets, mine)
         self._taken = {place: offset for place, offset in merged.offsets.items() if place not in merged.to_tell}
+        self._remember_soon()
         refusals = []
         for place, offset in merged.to_tell.items():
             refusal = await self._tell(master, place, offset)
@@ -152,6 +223,27 @@ class MetadataCopy:
                 refusals.append(f"{place.group} in {place.topic}/{place.queue}: {refusal}")
         if refusals:
             raise CallFailed(f"{master} does not take the progress that was told here of {'; '.join(refusals)}")
+
+    def _remember_soon(self) -> None:
+        """Beside: a slow disk must not hold up what is copied."""
+        if self._saving is None or self._saving.done():
+            self._saving = asyncio.get_running_loop().create_task(self._remember())
+
+    async def _remember(self) -> None:
+        """What we hold first: taken for told here, an older word of ours would be told the master as news."""
+        if self._taken == self._taken_file.saved:
+            return
+        try:
+            await asyncio.to_thread(self._tables.offsets.save)
+            await asyncio.to_thread(self._taken_file.save, dict(self._taken))
+        except OSError as error:
+            log.warning("what progress was copied cannot be written down, trying on: %s", what_to_do(error))
+
+    async def settled(self) -> None:
+        """Return when what was copied is on the disk."""
+        if self._saving is not None:
+            await self._saving
+        await self._remember()
 
     def _take_over(self, offsets: Mapping[Place, int], mine: Mapping[Place, int]) -> None:
         table = self._tables.offsets
@@ -184,7 +276,7 @@ def _ways_to(master: str) -> Iterator[str]:
     yield master
 
 
-def _as_places(offsets: dict[tuple[str, str], dict[int, int]]) -> dict[Place, int]:
+def as_places(offsets: dict[tuple[str, str], dict[int, int]]) -> dict[Place, int]:
     return {
         Place(topic, group, queue): offset
         for (topic, group), by_queue in offsets.items()

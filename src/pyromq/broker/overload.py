@@ -65,7 +65,7 @@ class Overload:
         unsynced = marks.appended.value - marks.synced.value
         if limits.unsynced_bytes and unsynced > limits.unsynced_bytes:
             return f"{unsynced} bytes wait for the disk (limit {limits.unsynced_bytes})"
-        undispatched = marks.readable.value - marks.dispatched.value
+        undispatched = marks.undispatched
         if limits.undispatched_bytes and undispatched > limits.undispatched_bytes:
             return f"{undispatched} bytes are not in their queues yet (limit {limits.undispatched_bytes})"
         if limits.waiting_sends:

@@ -20,7 +20,7 @@ from pyromq.broker.fast_sends import FastSends
 from pyromq.broker.groups import Groups
 from pyromq.broker.holds import Holds
 from pyromq.broker.locks import QueueLocks
-from pyromq.broker.metadata_copy import MetadataCopy
+from pyromq.broker.metadata_copy import MetadataCopy, TakenProgress
 from pyromq.broker.overload import Overload
 from pyromq.broker.processors.admin_broker import BrokerAdmin
 from pyromq.broker.processors.admin_clients import ClientAdmin
@@ -28,6 +28,7 @@ from pyromq.broker.processors.admin_groups import GroupAdmin
 from pyromq.broker.processors.admin_offsets import OffsetAdmin
 from pyromq.broker.processors.admin_topics import TopicAdmin
 from pyromq.broker.processors.assignment import AssignmentProcessor
+from pyromq.broker.processors.leading import LeadingProcessor
 from pyromq.broker.processors.members import MemberProcessor
 from pyromq.broker.processors.offsets import OffsetProcessor
 from pyromq.broker.processors.pull import PullProcessor
@@ -43,6 +44,8 @@ from pyromq.broker.refused_sends import RefusedSends
 from pyromq.broker.registration import Registrar
 from pyromq.broker.replicating import Replicating
 from pyromq.broker.resets import Resets
+from pyromq.broker.role import Role
+from pyromq.broker.role_change import Ask
 from pyromq.broker.runtime_info import RuntimeInfo
 from pyromq.broker.saved_topics import SavedTopics
 from pyromq.broker.sequence_sends import NumberedSends
@@ -55,7 +58,7 @@ from pyromq.broker.transactions.journal import Journal
 from pyromq.broker.writer import Writer
 from pyromq.clock import Clock
 from pyromq.config import BrokerConfig, parse_delay_levels
-from pyromq.errors import NotNow, ServiceError
+from pyromq.errors import NotNow, PyroMQError, ServiceError
 from pyromq.model import names
 from pyromq.model.data_version import DataVersion
 from pyromq.model.message import PackedHost
@@ -98,10 +101,11 @@ class Parts:
         settings: Settings,
         store: MessageStore,
         tables: Tables,
-        client: Client,
+        role: Role,
         address: str,
         store_host: PackedHost,
         copies: Replicating,
+        change: Ask,
         clock: Clock,
         rng: random.Random,
     ) -> None:
@@ -114,14 +118,7 @@ class Parts:
         self.delay_levels = len(parse_delay_levels(config().store.delay_levels))
         # What the broker knows.
         self._copies = copies
-        self.metadata_copy = MetadataCopy(
-            config, tables, client, topics_changed=self._topics_changed, groups_changed=self._groups_changed,
-            log_end=lambda: store.marks.appended.value,
-        )  # fmt: skip
-        self.registrar = Registrar(
-            config, address, self._known_topics, client, clock, ha_address=copies.address, on_master=self._master_is_at,
-            seeks_master=lambda: copies.seeks_master,
-        )  # fmt: skip
+        self._know_others(role, address)
         self.saved_topics = SavedTopics(tables.topics, self._topics_saved)
         tables.settings_saver.on_save = self.saved_topics.saving
         self.topics = Topics(tables.topics, config, self._topics_changed)
@@ -151,8 +148,40 @@ class Parts:
         self.delays = Delays(store, self.writer, tables.delays, self.topics, clock)
         self.journal = Journal(store, self.writer, tables.offsets, clock, store_host)
         self.check_back = CheckBack(config, self.journal, self.producers, self.topics, clock)
-        self._make_processors(client, store_host, rng)
+        self._make_processors(role.client, store_host, rng)
+        self.leading = self._leading(role, change)
         settings.on_change.append(self._settings_changed)
+
+    def _know_others(self, role: Role, address: str) -> None:
+        """Whom this broker asks and tells: name servers, and its master if it is a slave."""
+        config, tables, store, leading = self._settings.current, self._tables, self._store, role.leading
+        self._taken = TakenProgress(store.disk, store.paths.config)
+        self.metadata_copy = MetadataCopy(
+            config, tables, role.client, topics_changed=self._topics_changed, groups_changed=self._groups_changed,
+            log_end=lambda: store.marks.appended.value, taken=self._taken, trusts=self._copies.trusts,
+        )  # fmt: skip
+        master = leading.master
+        if master is not None and config().is_slave:
+            self.metadata_copy.master_is_at(master.address)
+        self.registrar = Registrar(
+            config, address, self._known_topics, role.client, self._clock, ha_address=self._copies.address,
+            on_master=self._master_is_at, seeks_master=lambda: self._copies.seeks_master,
+            outranks=role.fencing.outranks, number=lambda: 0 if config().is_slave else leading.number,
+        )  # fmt: skip
+
+    def _leading(self, role: Role, change: Ask) -> LeadingProcessor:
+        return LeadingProcessor(
+            role.leading, role.others, role.fencing, self._copies, self.metadata_copy, self._taken,
+            self._tables.offsets, self.promise, self._store, role.client, self._clock, change, address=self._address,
+            waiting_sends=lambda: self.writer.waiting + (self.fast_sends.held_sends if self.fast_sends else 0),
+            fail_sends=self._fail_sends,
+        )  # fmt: skip
+
+    def _fail_sends(self, error: PyroMQError) -> None:
+        """Whoever waits for slaves is told that it is in vain."""
+        self.promise.fail(error)
+        if self.fast_sends is not None and self.promise.waits_for_slaves:
+            self.fast_sends.fail(error)
 
     def _make_processors(self, client: Client, store_host: PackedHost, rng: random.Random) -> None:
         """Those who handle requests."""
@@ -227,7 +256,7 @@ class Parts:
         """What a name server says, of a slave's master. One that knows of none may be new: the other ones go on."""
         if self._settings.current().is_slave:
             if ha_address:
-                self._copies.master_is_at(ha_address)
+                self._copies.master_is_at(ha_address, address)
             if address:
                 self.metadata_copy.master_is_at(address)
 
@@ -261,7 +290,7 @@ class Parts:
 
     def work(self) -> list[Coroutine[Any, Any, None]]:
         """What runs beside, for as long as the broker does."""
-        work = [*self._tables.work(), self.overload.run(), self.statistics.run()]
+        work = [*self._tables.work(), self.overload.run(), self.statistics.run(), self.leading.run()]
         if self._settings.current().is_slave:
             work.append(self.metadata_copy.run())
         else:  # what these write is in the master's log, and so in a slave's
@@ -274,8 +303,8 @@ class Parts:
         """Which part handles which request."""
         handlers = {**self._of_clients(), **self._of_admin()}
         if self._settings.current().is_slave:
-            handlers |= dict.fromkeys(FOR_MASTERS, _refuse_as_slave)
-        return handlers
+            return handlers | dict.fromkeys(FOR_MASTERS, _refuse_as_slave)
+        return handlers | {kind: self._unless_leaving(handlers[kind]) for kind in TOLD_PLAINLY}
 
     def _of_clients(self) -> dict[type[Request], Handler]:
         return {
@@ -318,6 +347,16 @@ class Parts:
 
         return handle
 
+    def _unless_leaving(self, handler: Handler) -> Handler:
+        """What another master would not hear of any more is not changed."""
+
+        def handle(request: Request, peer: Peer) -> Answer:
+            if self.promise.is_closed:
+                self.promise.check()
+            return handler(request, peer)
+
+        return handle
+
     async def _when_saved(self, answer: Answer) -> Response | None:
         response = await answer if isinstance(answer, Awaitable) else answer
         await self._tables.settings_saver.saved()
@@ -347,7 +386,7 @@ class Parts:
             copies=self.copy_figures.encoded,
         )  # fmt: skip
         handlers: dict[type[Request], Handler] = {}
-        for part in (topics, groups, offsets, clients, broker, self.assignment):
+        for part in (topics, groups, offsets, clients, broker, self.assignment, self.leading):
             handlers.update(part.handlers())
         for kind in CHANGE_TABLES:
             handlers[kind] = self._answered_when_saved(handlers[kind])

@@ -6,13 +6,16 @@
 
 Whoever acknowledges waits for this mark and for nothing else. A send that waited too long for slaves is stored here and
 perhaps nowhere else: its answer says so.
+
+Where copies are required, consumers see the log up to this mark as well. What no slave has is lost when one takes over,
+and its place in the queue is given to another message: a consumer that had been there would never see that one.
 """
 
 from __future__ import annotations
 
 from pyromq.clock import Clock
 from pyromq.config import BrokerConfig
-from pyromq.errors import NotEnoughReplicas, PyroMQError
+from pyromq.errors import NotEnoughReplicas, NotNow, PyroMQError
 from pyromq.replication.followers import Followers, Promise, SyncRule
 from pyromq.store.watermarks import Watermark, Watermarks
 from pyromq.wire.codes import ResponseCode
@@ -29,6 +32,12 @@ class BrokerPromise:
         self._followers = Followers()
         self._rule = SyncRule(replication.max_gap_bytes, replication.silence_ms)
         self.timeout_s = replication.timeout_ms / 1000
+        #: Since when there are too few slaves.
+        self._missed_from = clock.monotonic()
+        #: Until then it is known well enough that nobody else leads; None: there is nobody to ask.
+        self._look_by: float | None = None
+        #: Why nothing is accepted at the moment, however many copies there are; None: it is.
+        self._closed: str | None = None
         #: None: nobody is waited for.
         self.terms: Promise | None = None
         #: Everything below may be acknowledged.
@@ -41,8 +50,10 @@ class BrokerPromise:
                 adapts=replication.adapts,
             )
             self.mark = Watermark("promised", self._own.value)
-            if config.store.flush.sync:  # without it no slave has more than is promised here
+            if config.store.flush.sync or replication.adapts:  # else no slave has more than is promised here
                 self._own.listen(lambda _: self._moved())
+            if replication.least_in_sync > 1 or not replication.show_unconfirmed:
+                marks.show_only(self.mark)
 
     @property
     def waits_for_slaves(self) -> bool:
@@ -53,9 +64,32 @@ class BrokerPromise:
         if self.terms is not None:
             self.mark.fail(lambda: error)
 
+    def looked(self, good_for_s: float) -> None:
+        """Nobody else leads, as far as could be found out just now. A process that was stopped for longer looks again
+        before it takes anything: somebody may have been chosen meanwhile."""
+        self._look_by = self._clock.monotonic() + good_for_s
+
+    @property
+    def is_stale(self) -> bool:
+        """Is it too long ago that somebody looked?"""
+        return self._look_by is not None and self._clock.monotonic() > self._look_by
+
+    def close(self, why: str) -> None:
+        """Nothing more is accepted: what is in the log now is all there is."""
+        self._closed = why
+
+    def open_again(self) -> None:
+        self._closed = None
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed is not None
+
     def slaves_changed(self, followers: Followers) -> None:
         """One came, went, or reported."""
-        self._followers = followers
+        had_enough, self._followers = self._are_enough, followers
+        if had_enough and not self._are_enough:
+            self._missed_from = self._clock.monotonic()
         if self.terms is not None:
             self._moved()
 
@@ -81,15 +115,30 @@ class BrokerPromise:
     @property
     def is_open(self) -> bool:
         """Are there enough copies in sync for a message to be accepted?"""
+        if self.is_closed or self.is_stale:
+            return False
         return self.terms is None or self.terms.needed(1 + len(self.in_sync())) is not None
 
     @property
     def is_within_reach(self) -> bool:
-        """Are there as many slaves connected as a message needs? Else there is nobody to wait for."""
+        """Is there somebody to wait for? Slaves of a master that has just started are about to come, and one that has
+        just gone may be restarting: both have as long as a send waits."""
+        return self._are_enough or self._clock.monotonic() < self._missed_from + self.timeout_s
+
+    @property
+    def _are_enough(self) -> bool:
+        """Are there as many slaves connected as a message needs?"""
         return self.terms is None or 1 + len(self._followers) >= (self.terms.needed(1 + len(self.in_sync())) or 0)
 
     def check(self) -> None:
-        """Raises NotEnoughReplicas when a message would not get its copies: it is refused before it is stored."""
+        """Raises NotEnoughReplicas when a message would not get its copies: it is refused before it is stored.
+
+        And NotNow while somebody else is about to lead.
+        """
+        if self._closed is not None:
+            raise NotNow(self._closed)
+        if self.is_stale:
+            raise NotNow("this broker stood still, and looks first whether another one leads by now: try again")
         if not self.is_open and self.terms is not None:
             raise NotEnoughReplicas(
                 f"only {1 + len(self.in_sync())} copies are in sync, this broker's own included, and "
@@ -99,4 +148,4 @@ class BrokerPromise:
 
     def late_code(self) -> ResponseCode:
         """What a send is told that waited too long: there is nobody to wait for, or somebody is slow."""
-        return ResponseCode.FLUSH_SLAVE_TIMEOUT if self.is_within_reach else ResponseCode.SLAVE_NOT_AVAILABLE
+        return ResponseCode.FLUSH_SLAVE_TIMEOUT if self._are_enough else ResponseCode.SLAVE_NOT_AVAILABLE

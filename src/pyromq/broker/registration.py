@@ -7,7 +7,7 @@ when it goes and one when it comes back.
 
 Two brokers of one name would take each other's messages. So whoever finds another one alive under its name and id does
 not register: at start that is an error, later a warning. The same address is no other broker, nor is one that does not
-answer: that is what a restart looks like.
+answer: that is what a restart looks like. One that we have replaced is no reason to wait either: it has to go.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -71,16 +71,21 @@ class Registrar:
         ha_address: str = "",
         on_master: Callable[[str | None, str | None], None] = lambda address, ha_address: None,
         seeks_master: Callable[[], bool] = lambda: False,
+        outranks: Callable[[str], Awaitable[bool]] | None = None,
+        number: Callable[[], int] = lambda: 0,
     ) -> None:
         """`on_master` is told where, as a name server says, the master of this name is, and where it gives its log.
 
-        That is told with a registration only: whoever `seeks_master` registers more often.
+        That is told with a registration only: whoever `seeks_master` registers more often. `outranks` decides between
+        us and another one of our name and id; `number` is that of the epoch with which we lead.
         """
         self._config = config
         self.address = address
         self.ha_address = ha_address
         self.on_master = on_master
         self.seeks_master = seeks_master
+        self.outranks = outranks
+        self._number = number
         self._topics = topics
         self._links = [_Link(self, one, client, clock) for one in dict.fromkeys(config().name_servers)]
         self._tasks: list[asyncio.Task[None]] = []
@@ -92,9 +97,10 @@ class Registrar:
         """The name servers that know this broker now."""
         return tuple(link.address for link in self._links if link.is_registered)
 
-    async def start(self) -> None:
+    async def start(self, *, refuse_twins: bool = True) -> None:
         """Register with whoever answers. Raises ConfigError when another broker of this name and id is alive."""
-        await self._refuse_twins()
+        if refuse_twins:
+            await self._refuse_twins()
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(link.run(), name=f"register with {link.address}") for link in self._links]
         for task in self._tasks:
@@ -106,13 +112,14 @@ class Registrar:
         for link in self._links:
             link.changed.set()
 
-    async def stop(self) -> None:
-        """Say goodbye, and wait for it a little."""
+    async def stop(self, *, says_goodbye: bool = True) -> None:
+        """Say goodbye, and wait for it a little. One that comes back at once need not."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
-        await _within(STOP_SECONDS, [link.unregister() for link in self._links])
+        if says_goodbye:
+            await _within(STOP_SECONDS, [link.unregister() for link in self._links])
 
     async def _refuse_twins(self) -> None:
         for result in await _within(START_SECONDS, [link.refuse_twin() for link in self._links]):
@@ -126,11 +133,16 @@ class Registrar:
         return self._config()
 
     def version(self) -> DataVersion:
-        return self._topics()[0]
+        return self._known_topics()[0]
+
+    def _known_topics(self) -> tuple[DataVersion, Iterable[TopicConfig]]:
+        """Name servers take the topics of a master with a smaller number for those of one that was replaced."""
+        version, topics = self._topics()
+        return replace(version, state_version=max(version.state_version, self._number())), topics
 
     def registrations(self) -> Iterator[RegisterBroker]:
         """All topics, in as many requests as it takes."""
-        version, topics = self._topics()
+        version, topics = self._known_topics()
         left = [self._limited(topic) for topic in topics]
         while True:
             some, left = left[:TOPICS_PER_REQUEST], left[TOPICS_PER_REQUEST:]
@@ -265,7 +277,9 @@ class _Link:
         if answer.code != ResponseCode.SUCCESS:
             return  # RocketMQ before 5.0 does not know the request
         holder = MemberGroup.decode(answer.body).addresses.get(config.broker_id)
-        if holder is not None and holder != self._registrar.address and await self._is_alive(holder, request):
+        if holder is None or holder == self._registrar.address or not await self._is_alive(holder, request):
+            return
+        if self._registrar.outranks is None or not await self._registrar.outranks(holder):
             raise ConfigError(
                 f"name = {config.name!r} is taken: a broker with this name and id {config.broker_id} runs at {holder}, "
                 f"as the name server {self.address} knows; give this one a name of its own, or stop that one first",

@@ -2,6 +2,9 @@
 
 A master listens for slaves, and what they report moves its promise. A slave takes the log of the master of its name:
 from the address in its settings, or from the one that name servers tell.
+
+A slave compares before it copies. It asks the master who led when, decides by that what of its own log is the master's,
+and has the rest put aside by a restart in place; only then it says where its log ends.
 """
 
 from __future__ import annotations
@@ -11,49 +14,96 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
 
+from pyromq.broker.leadership import Member
+from pyromq.broker.leading import Leading, extent_of
+from pyromq.broker.others import Others
+from pyromq.broker.role_change import Ask, Change
 from pyromq.clock import Clock
 from pyromq.config import BrokerConfig
-from pyromq.net.address import shown_address
+from pyromq.config.admits import admits
+from pyromq.errors import CallFailed
+from pyromq.net.address import parse_address, shown_address
 from pyromq.replication.followers import Followers
+from pyromq.replication.joining import CutBack, Epoch, GoOn, LogExtent, Parted, StartOver, are_related, way_back
 from pyromq.replication.primary import Primary
-from pyromq.replication.replica import Replica
+from pyromq.replication.replica import Replica, ReplicaState
 from pyromq.replication.store_log import StoreLog
 from pyromq.replication.stream import StreamTimes
 from pyromq.store.message_store import MessageStore
+from pyromq.wire.bodies.epochs import BrokerEpochs
 
 log = logging.getLogger("pyromq.broker")
 
 
 class Replicating:
-    """Made when the store is open; the role is that of the settings."""
+    """Made when the store is open and it is known who leads."""
 
-    def __init__(self, config: BrokerConfig, store: MessageStore, clock: Clock) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        clock: Clock,
+        leading: Leading,
+        others: Others,
+        change: Ask,
+    ) -> None:
         self._config = config
         self._store = store
-        settings = config.replication
-        times = StreamTimes(settings.heartbeat_ms, settings.silence_ms)
+        self._leading = leading
+        self._others = others
+        self._change = change
+        self._times = StreamTimes(config.replication.heartbeat_ms, config.replication.silence_ms)
         self.primary: Primary | None = None
         self.replica: Replica | None = None
+        self._copying: asyncio.Task[None] | None = None
         #: Told whenever a slave comes, goes or reports.
         self.slaves_changed: Callable[[Followers], None] = lambda followers: None
+        #: Of a slave: where the master's log and the master itself were said to be.
+        self._told_at: tuple[str, str | None] | None = None
+        #: A broker that takes itself for our master and is none: nothing is taken from it.
+        self._distrusted: str | None = None
         if config.is_slave:
-            self.replica = Replica(StoreLog(store), clock, times=times)
-            self.replica.follow(settings.primary)
+            self.replica = Replica(
+                StoreLog(store), clock, times=self._times, compare=self._compare, changed=self._replica_changed
+            )
+            self.replica.follow(self._first_master())
         else:
-            self.primary = Primary(
-                StoreLog(store), clock, lambda followers: self.slaves_changed(followers), times=times,
-                batch_bytes=settings.batch_bytes, whole_log=settings.whole_log,
-            )  # fmt: skip
+            self.primary = self._new_primary(clock)
+
+    def _new_primary(self, clock: Clock) -> Primary:
+        settings = self._config.replication
+        return Primary(
+            StoreLog(self._store), clock, lambda followers: self.slaves_changed(followers), times=self._times,
+            batch_bytes=settings.batch_bytes, whole_log=settings.whole_log, admits=admits(settings.admits),
+        )  # fmt: skip
+
+    # --- who and where -----------------------------------------------------------------------------------------------
+
+    @property
+    def epochs(self) -> tuple[Epoch, ...]:
+        return self._leading.epochs
+
+    @property
+    def number(self) -> int:
+        """The largest number of an epoch that is known here; 0: none."""
+        return self._leading.number
 
     @property
     def address(self) -> str:
         """Where slaves connect; of a slave, where they would if it led."""
         host = self._config.replication.advertise_host or self._config.client_host
-        return shown_address(host, self.primary.port if self.primary is not None else self._port(0))
+        return shown_address(host, self.primary.port if self.primary is not None else self._port())
 
-    def _port(self, client_port: int) -> int:
+    def _port(self) -> int:
         config = self._config
-        return config.replication.listen_port or (config.listen_port and config.listen_port + 1) or client_port
+        return config.replication.listen_port or (config.listen_port and config.listen_port + 1)
+
+    def described(self, address: str) -> BrokerEpochs:
+        """For whoever asks."""
+        store = self._store
+        return self._leading.describe(store.log.start, store.marks.readable.value, address, self.address)
+
+    # --- running -----------------------------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Replicating]:
@@ -64,9 +114,11 @@ class Replicating:
         else:
             assert self.primary is not None
             self._store.marks.readable.listen(lambda _: self._log_grew())
+            if self._config.copies > 1:  # somebody waits for slaves: they get what a turn of the loop wrote at its end
+                self._store.marks.appended.listen(lambda _: self._log_grew())
             # A port that nobody asked for must not keep the broker from starting.
             by_chance = not self._config.replication.listen_port
-            async with self.primary.serving(self._config.listen_host, self._port(0), or_any=by_chance):
+            async with self.primary.serving(self._config.listen_host, self._port(), or_any=by_chance):
                 yield self
 
     def _log_grew(self) -> None:
@@ -77,11 +129,21 @@ class Replicating:
     async def _following(self, replica: Replica) -> AsyncIterator[None]:
         self._store.follow()
         self._store.marks.synced.listen(lambda _: replica.copy_became_safer())
-        task = asyncio.get_running_loop().create_task(replica.run(), name="copy the master's log")
-        task.add_done_callback(self._ended)
+        self.go_on_following()
         try:
             yield
         finally:
+            await self.stop_following()
+
+    def go_on_following(self) -> None:
+        if self.replica is not None and self._copying is None:
+            self._copying = asyncio.get_running_loop().create_task(self.replica.run(), name="copy the master's log")
+            self._copying.add_done_callback(self._ended)
+
+    async def stop_following(self) -> None:
+        """When this returns, the log ends where it ends."""
+        task, self._copying = self._copying, None
+        if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
@@ -90,12 +152,104 @@ class Replicating:
             log.critical("the copy of the master's log stopped", exc_info=error)
             self._store.fence(error)
 
-    def master_is_at(self, ha_address: str) -> None:
+    def _replica_changed(self, state: ReplicaState) -> None:
+        """A master that knows nothing of epochs shows by what it sends that it has no longer what follows our log."""
+        if state.left_behind_at is not None:
+            self._change(Change(why=state.problem or "we were left behind", begin_anew=True))
+
+    # --- of a slave --------------------------------------------------------------------------------------------------
+
+    def _first_master(self) -> str | None:
+        """The settings know, unless something else was decided since; then whoever was heard of last."""
+        if self._follows_settings:
+            return self._config.replication.primary
+        master = self._leading.master
+        if master is None or not master.ha_address:
+            return None
+        self._told_at = master.ha_address, master.address
+        return master.ha_address
+
+    @property
+    def _follows_settings(self) -> bool:
+        return self._config.replication.primary is not None and not self._leading.was_decided
+
+    def master_is_at(self, ha_address: str, address: str | None = None) -> None:
         """What a name server said. The settings know better."""
-        if self.replica is not None and self._config.replication.primary is None:
+        if self.replica is not None and not self._follows_settings:
+            self._told_at = ha_address, address
             self.replica.follow(ha_address)
 
     @property
     def seeks_master(self) -> bool:
         """A slave that copies nobody's log now: its master may be somewhere else."""
         return self.replica is not None and not self.replica.state.connected
+
+    def trusts(self, address: str) -> bool:
+        """May topics, groups and progress be taken from there?"""
+        return address != self._distrusted
+
+    # --- comparing ---------------------------------------------------------------------------------------------------
+
+    async def _compare(self, ha_address: str) -> None:
+        """Make sure that our log is the beginning of the master's. Raises CallFailed, BadRequest, Parted, OSError."""
+        address, is_certain = self._broker_at(ha_address)
+        try:
+            told = await self._others.ask(address)
+        except CallFailed:
+            if is_certain or self._leading.epochs:
+                raise
+            told = None
+        if told is not None:
+            self._refuse_strangers(told, address)
+            self._agree_with(told, address)
+        self._leading.adopt(told)
+        if told is not None:
+            self._leading.heard_of([Member(address, 0, ha_address)])
+
+    def _broker_at(self, ha_address: str) -> tuple[str, bool]:
+        """Where the broker answers whose log is there, and whether that is more than a custom."""
+        if self._told_at is not None and self._told_at[0] == ha_address and self._told_at[1]:
+            return self._told_at[1], True
+        for member in self._leading.known.members:
+            if member.ha_address == ha_address:
+                return member.address, True
+        host, port = parse_address(ha_address)
+        return shown_address(host, port - 1), False
+
+    def _refuse_strangers(self, told: BrokerEpochs, address: str) -> None:
+        self._distrusted = None
+        if (told.cluster, told.name) != (self._config.cluster, self._config.name):
+            raise Parted(f"{address} is the broker {told.name} of {told.cluster}: its log is not ours to copy")
+        if told.broker_id != 0:
+            raise CallFailed(f"{address} is no master now")
+        if told.newest < self._leading.number:
+            self._distrusted = address
+            raise Parted(
+                f"{address} takes itself for the master, with epoch {told.newest}, and we know of epoch "
+                f"{self._leading.number}: another broker has led since, and this one is not followed"
+            )
+
+    def _agree_with(self, told: BrokerEpochs, address: str) -> None:
+        """Have put aside what is not the master's. Raises Parted when that has to happen first."""
+        ours = LogExtent(self._store.log.start, self._store.log.end, self._leading.epochs)
+        theirs = extent_of(told)
+        way = way_back(theirs, ours)
+        if not isinstance(way, GoOn) and told.newest <= self._leading.number and not are_related(theirs, ours):
+            raise Parted(
+                f"the log of {address} has nothing in common with ours, as far as is known, and it leads with no later "
+                "epoch than ours: it may have lost its store. Promote this broker (`pyromq broker promote`), or empty "
+                "its store if it is to begin anew"
+            )
+        if isinstance(way, CutBack):
+            why = (
+                f"{way.until - way.position} bytes from position {way.position} on are not in the log of the master "
+                f"{address}, which leads with epoch {told.newest}"
+            )
+            log.error("%s: they are cut from our log, and kept aside", why)
+            self._change(Change(why=why, cut_at=way.position))
+            raise Parted(why)
+        if isinstance(way, StartOver):
+            why = f"our log cannot be continued from {address}: {way.reason}"
+            log.error("%s; it is put aside, and a new copy begins", why)
+            self._change(Change(why=why, begin_anew=True))
+            raise Parted(why)

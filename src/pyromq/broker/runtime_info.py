@@ -151,7 +151,7 @@ class RuntimeInfo:
         marks = self._store.marks
         return {
             "dispatchMaxBuffer": 0,
-            "dispatchBehindBytes": marks.readable.value - marks.dispatched.value,
+            "dispatchBehindBytes": marks.undispatched,
             "remainHowManyDataToFlush": bytes_text(marks.appended.value - marks.synced.value),
             "remainHowManyDataToCommit": bytes_text(marks.appended.value - marks.readable.value),
             "remainTransientStoreBufferNumbs": 0,
@@ -169,7 +169,7 @@ class RuntimeInfo:
         seconds, store = self._store.telemetry.histogram("store.flush_seconds"), self._store
         return {
             "pyromq.flushes": seconds.count,
-            "pyromq.flushLastMs": f"{store.flusher.last_seconds * 1000:.2f}",
+            "pyromq.flushLastMs": f"{seconds.last * 1000:.2f}",
             "pyromq.flushMeanMs": f"{seconds.total / max(seconds.count, 1) * 1000:.2f}",
             "pyromq.flushP99Ms": f"{seconds.quantile(0.99) * 1000:.2f}",
             "pyromq.flushMaxMs": f"{seconds.largest * 1000:.2f}",

@@ -74,3 +74,18 @@ def group_of_commands(help_text: str, **more: Any) -> typer.Typer:
     return typer.Typer(
         help=help_text, no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]}, **more
     )
+
+
+def paragraphs(text: str | None) -> str:
+    """A docstring without its line ends: a terminal has a width of its own."""
+    return "\n\n".join(" ".join(part.split()) for part in (text or "").split("\n\n"))
+
+
+def typed_options(ctx: typer.Context) -> list[str]:
+    """The options of a group of commands that somebody has given to the group itself."""
+    sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
+    return [
+        f"--{name.removeprefix('as_').replace('_', '-')}"
+        for name, one in sources.items()
+        if one and one.name == "COMMANDLINE"
+    ]

@@ -223,6 +223,17 @@ def agree(will_do: str, *, yes: bool) -> None:
 
 
 @contextlib.contextmanager
+def working(what: str) -> Iterator[None]:
+    """Something moves on stderr while it is done. Nothing where there is no terminal."""
+    console = stderr()
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(escaped(what)):
+        yield
+
+
+@contextlib.contextmanager
 def counting_bar(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
     """A bar on stderr that is moved by how many more are done. Nothing where there is no terminal."""
     console = stderr()

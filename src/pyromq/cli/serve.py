@@ -287,21 +287,21 @@ async def _name_server(loaded: Loaded[NameServerConfig], stop: asyncio.Event) ->
 
 
 async def _broker(loaded: Loaded[BrokerConfig], stop: asyncio.Event) -> None:
-    from pyromq.broker.assembly import Broker
+    from pyromq.broker.life import BrokerLife
 
     _warn(loaded.warnings)
     config = _reachable(loaded.config)
     _check_directories(config.store)
-    async with Broker(config).running() as server:
-        where = _where(server)
+    async with BrokerLife(config).running() as life:
+        where = _where(life.broker)
         log.info("broker %s (version %s) serves on %s", config.name, pyromq.__version__, where)
         _say(f"{READY}: broker {config.name} on {where}, store in {config.store.root}")
-        await _until(stop, server.wait_failed())
+        await _until(stop, life.wait_failed())
     log.info("stopped cleanly")
 
 
 async def _up(names: Loaded[NameServerConfig], broker: Loaded[BrokerConfig], stop: asyncio.Event) -> None:
-    from pyromq.broker.assembly import Broker
+    from pyromq.broker.life import BrokerLife
 
     _warn([*names.warnings, *broker.warnings])
     config = _reachable(broker.config)
@@ -310,9 +310,9 @@ async def _up(names: Loaded[NameServerConfig], broker: Loaded[BrokerConfig], sto
         near = names.config.listen_host if names.config.listen_host not in WILDCARDS else "localhost"
         far = config.client_host if names.config.listen_host in WILDCARDS else near
         servers = dict.fromkeys((shown_address(near, found.port), *config.name_servers))
-        async with Broker(replace(config, name_servers=tuple(servers))).running() as server:
-            _welcome(shown_address(far, found.port), server.address, config.store.root)
-            await _until(stop, server.wait_failed())
+        async with BrokerLife(replace(config, name_servers=tuple(servers))).running() as life:
+            _welcome(shown_address(far, found.port), life.broker.address, config.store.root)
+            await _until(stop, life.wait_failed())
     _say("Stopped cleanly.")
 
 

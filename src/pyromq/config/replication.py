@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pyromq.config.admits import is_network
 from pyromq.config.checks import KIB, MIB, require, require_address, require_at_least, require_host, require_port
 
 
@@ -26,6 +27,10 @@ class ReplicationConfig:
     all_in_sync: bool = False
     #: While fewer slaves are in sync than `copies` asks for, wait for those that are, down to `least_in_sync`.
     adapts: bool = False
+    #: Readers see a message before it has its copies, as with RocketMQ. When a slave takes over, a group may then have
+    #: seen what is lost, and pass over what gets its place. Off, or with `least_in_sync` above 1: they see it when it
+    #: is promised, and nothing new while too few slaves are there.
+    show_unconfirmed: bool = True
     #: How long a send waits for slaves. Then the client hears that the message is stored here and may be nowhere else.
     timeout_ms: int = 3_000
     #: Each side says a word after so long without one.
@@ -40,6 +45,9 @@ class ReplicationConfig:
     whole_log: bool = True
     #: How often a slave copies topics, groups and progress.
     metadata_interval_ms: int = 10_000
+    #: Addresses and networks (10.1.0.0/16) that may copy the log. Not given: everybody who reaches the port, which asks
+    #: for no password and gives all messages.
+    admits: tuple[str, ...] = ()
     #: Send readers who are far behind to a slave.
     read_from_slaves: bool = False
     #: A reader is far behind when what it asks for is older than this share of the machine's memory, in percent.
@@ -51,6 +59,10 @@ class ReplicationConfig:
             require_host("replication.advertise_host", self.advertise_host)
         if self.primary is not None:
             require_address("replication.primary", self.primary)
+        for network in self.admits:
+            require(
+                is_network(network), "replication.admits", network, "it is an address or a network such as 10.1.0.0/16"
+            )
         require_at_least(0, "replication.copies", self.copies)
         require_at_least(1, "replication.least_in_sync", self.least_in_sync)
         for name in ("timeout_ms", "heartbeat_ms", "silence_ms", "max_gap_bytes", "metadata_interval_ms"):

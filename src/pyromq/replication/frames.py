@@ -4,8 +4,9 @@
     primary → replica   12 bytes   the position of what follows, and its length; then so many bytes of the log
                                    a length of 0 is a sign of life
 
-One word more is ours: a replica that wants to be sent no more than it asks for says −n, "n more bytes". RocketMQ's
-replicas never do, and its primaries do not understand it.
+Two words more are ours. A replica that wants to be sent no more than it asks for says −n, "n more bytes". One that
+copies for itself alone (a backup) says −1 before its first position: it counts as nobody's copy, and is sent what it
+asks for. RocketMQ's replicas never say either, and its primaries do not understand them.
 
 The readers take bytes as they come, in any pieces, and never hold more than one frame.
 """
@@ -20,6 +21,9 @@ from pyromq.errors import BadFrame
 
 REPORT = struct.Struct(">q")
 PUSH = struct.Struct(">qi")
+
+#: The first word of one that is no replica: nothing that it reports is taken for a copy.
+OBSERVER = -1
 
 #: RocketMQ's replicas read into a buffer of 4 MiB that must hold a whole frame.
 MAX_PUSH = (4 << 20) - PUSH.size
@@ -38,6 +42,11 @@ class Push(NamedTuple):
 
 def encode_report(position: int) -> bytes:
     return REPORT.pack(position)
+
+
+def encode_observer() -> bytes:
+    """To be said first: what follows is no replica's word."""
+    return REPORT.pack(OBSERVER)
 
 
 def encode_grant(more: int) -> bytes:
@@ -60,6 +69,8 @@ class Words(NamedTuple):
     newest: int | None = None
     #: So many bytes more are asked for.
     granted: int = 0
+    #: It has said that it is no replica.
+    observes: bool = False
 
 
 class ReportReader:
@@ -79,15 +90,18 @@ class ReportReader:
         first: int | None = None
         newest: int | None = None
         granted = 0
+        observes = False
         for (word,) in REPORT.iter_unpack(data[:whole]):
             if word >= 0:
                 first, newest = word if first is None else first, word
+            elif first is None and not self._knows_position and word == OBSERVER:
+                observes = True
             elif first is None and not self._knows_position:
                 raise BadFrame(f"a replica says first that its log ends at {word}: it is no replica, or a broken one")
             else:
                 granted -= word
         self._knows_position |= first is not None
-        return Words(first, newest, granted)
+        return Words(first, newest, granted, observes)
 
 
 class PushReader:

@@ -1,7 +1,11 @@
 """A replica comes back: from where the stream goes on, and what of its log it may keep. No input or output.
 
-A log is described by where it begins and ends and by its epochs: who led writes an epoch's number and the position from
-which it led. Two logs are the same up to the end of the last epoch they share, and may differ behind it.
+A log is described by where it begins and ends and by its epochs: who led writes an epoch's number, the position from
+which it led, and who it was. Two logs are the same up to the end of the last epoch they share, and may differ behind
+it.
+
+The number is raised when somebody else comes to lead. `by` is new with every start of a primary: after a crash its log
+may have become shorter, and a replica that has more than that has bytes which will be other ones.
 
 Without epochs, as between RocketMQ's masters and slaves, two logs are taken to be one as far as both go; the replica's
 check of what arrives is then the only guard.
@@ -14,12 +18,19 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
+from pyromq.errors import PyroMQError
+
+#: Epochs of bytes that are gone still tell who is related; so many are enough for that.
+MAX_EPOCHS = 500
+
 
 class Epoch(NamedTuple):
-    """Somebody led from this position on."""
+    """Somebody led from this position on. Two are the same only if all of it is."""
 
     number: int
     start: int
+    #: A member, and which of its lives.
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +44,7 @@ class LogExtent:
     def __post_init__(self) -> None:
         assert self.start <= self.end
         for one, following in pairwise(self.epochs):
-            assert one.number < following.number, f"epoch {following.number} follows {one.number}"
+            assert one.number <= following.number, f"epoch {following.number} follows {one.number}"
             assert one.start <= following.start, f"epoch {following.number} begins before {one.number}"
 
     @property
@@ -77,6 +88,10 @@ class StartOver:
 Way = GoOn | CutBack | StartOver
 
 
+class Parted(PyroMQError):
+    """The replica's log is not the primary's as it is: something has to be done about it before the stream goes on."""
+
+
 def way_back(primary: LogExtent, replica: LogExtent) -> Way:
     """What a replica does with its log before the stream can go on."""
     if replica.is_empty:
@@ -104,6 +119,11 @@ def common_end(primary: LogExtent, replica: LogExtent) -> int:
     return min(primary.end_of(ours), replica.end_of(theirs), primary.end, replica.end)
 
 
+def are_related(one: LogExtent, other: LogExtent) -> bool:
+    """Do both know of somebody who led both?"""
+    return not set(one.epochs).isdisjoint(other.epochs)
+
+
 def _last_shared(one: Sequence[Epoch], other: Sequence[Epoch]) -> tuple[int, int] | None:
     places = {epoch: index for index, epoch in enumerate(one)}
     for index in range(len(other) - 1, -1, -1):
@@ -125,8 +145,24 @@ def first_position(reported: int, log_start: int, log_end: int, last_segment: in
     return max(reported, log_start)
 
 
-def begin_epoch(log: LogExtent, number: int) -> tuple[Epoch, ...]:
-    """The epochs of one who begins to lead with this log. Those of which it has no byte are not of its log."""
-    kept = tuple(epoch for epoch in log.epochs if epoch.start < log.end)
-    assert all(epoch.number < number for epoch in log.epochs), f"epoch {number} has been"
-    return (*kept, Epoch(number, log.end))
+def begin_epoch(log: LogExtent, number: int, by: str) -> tuple[Epoch, ...]:
+    """The epochs of one who begins to lead with this log. Those of which it has no byte are not of its log.
+
+    Of very many the oldest go, those that ended before its first byte: whoever knows no later one was left behind.
+    """
+    assert all(epoch.number <= number for epoch in log.epochs), f"epoch {number} has been"
+    assert all(epoch.by != by for epoch in log.epochs), f"{by} has led before: each life has a name of its own"
+    kept = [epoch for epoch in log.epochs if epoch.start < log.end]
+    while len(kept) > MAX_EPOCHS and kept[1].start <= log.start:
+        del kept[0]
+    return (*kept, Epoch(number, log.end, by))
+
+
+def has_our_tail(ours: LogExtent, other: LogExtent) -> bool:
+    """Did we lead, lose the end of our log, and has the other copied that? Then it has what may have been promised.
+
+    It must have followed us in our last life: what it has of an earlier one we have led over since.
+    """
+    if not ours.epochs or other.is_empty:
+        return False
+    return ours.epochs[-1] in other.epochs and common_end(ours, other) == ours.end < other.end

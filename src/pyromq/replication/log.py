@@ -38,7 +38,7 @@ class ReadLog(Protocol):
         ...
 
     def in_file(self, position: int) -> InFile | None:
-        """The same in its file. None: there is no descriptor, or no such position. Good until the loop's next turn."""
+        """The same in its file. None: it is to be taken from `log_bytes`. Good until the loop's next turn."""
         ...
 
     def is_warm(self, position: int, length: int) -> bool:

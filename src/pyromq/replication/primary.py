@@ -38,7 +38,7 @@ RECEIVE_BYTES = 4096
 #: Connections that have not said yet what they want.
 MAX_SILENT = 16
 
-#: Told whenever what is known of the replicas changed.
+#: Told whenever a replica came, went or reported; of what is sent to them nobody is told.
 Changed = Callable[[Followers], None]
 
 
@@ -168,7 +168,7 @@ class Primary:
 
 
 class _Line:
-    """One connection with a replica: one task hears, one speaks, one notices silence."""
+    """One connection with a replica: one task speaks, one notices silence, and what comes is heard as it comes."""
 
     def __init__(self, connection: socket.socket, stream: PrimaryStream, primary: Primary) -> None:
         self.connection = connection
@@ -180,22 +180,40 @@ class _Line:
     async def run(self) -> None:
         """Until the replica leaves. Raises what ended it otherwise."""
         loop = asyncio.get_running_loop()
-        tasks = [loop.create_task(one) for one in (self._hear(), self._speak(), self._watch())]
+        gone: asyncio.Future[None] = loop.create_future()
+        loop.add_reader(self.connection, self._hear, gone)
+        tasks = [loop.create_task(one) for one in (self._speak(), self._watch())]
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((gone, *tasks), return_when=asyncio.FIRST_COMPLETED)
         finally:
+            loop.remove_reader(self.connection)
             for task in tasks:
                 task.cancel()
-            ends = await asyncio.gather(*tasks, return_exceptions=True)
+            gone.cancel()
+            ends = await asyncio.gather(gone, *tasks, return_exceptions=True)
         for end in ends:
             if isinstance(end, Exception):
                 raise end
 
-    async def _hear(self) -> None:
-        loop, primary = asyncio.get_running_loop(), self._primary
-        while data := await loop.sock_recv(self.connection, RECEIVE_BYTES):
-            primary.know(self.stream.received(data, primary.followers, primary.now_ms()))
-            self.grew.set()
+    def _hear(self, gone: asyncio.Future[None]) -> None:
+        """Reports come as often as bytes go: none of them wakes a task."""
+        if gone.done():
+            return
+        primary, stream = self._primary, self.stream
+        waits = stream.waits_for_word
+        try:
+            data = self.connection.recv(RECEIVE_BYTES)
+            if not data:
+                gone.set_result(None)
+                return
+            primary.know(stream.received(data, primary.followers, primary.now_ms()))
+        except BlockingIOError:
+            return
+        except Exception as error:  # noqa: BLE001  `run` raises it
+            gone.set_exception(error)
+        else:
+            if waits:
+                self.grew.set()
 
     async def _watch(self) -> None:
         """Also while a replica that does not read holds up what is being sent."""
@@ -214,10 +232,11 @@ class _Line:
                     await self.grew.wait()
                     continue
                 # Believed before it leaves: a report may come back before the call that sent it returns.
-                primary.know(self.stream.sent(span, primary.followers, primary.now_ms()))
+                primary.followers = self.stream.sent(span, primary.followers, primary.now_ms())
                 await sender.send(span)
-                # A socket that takes everything at once never makes us wait, and others have their turn too.
-                await asyncio.sleep(0)
+                if not self.stream.is_level:
+                    # A socket that takes everything at once never makes us wait, and others have their turn too.
+                    await asyncio.sleep(0)
 
     def say_where_we_end(self) -> None:
         """A sign of life from another place than its end: our replicas and RocketMQ's see by it what is the matter."""

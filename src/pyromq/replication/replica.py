@@ -18,6 +18,7 @@ from pyromq.clock import Clock
 from pyromq.errors import BadFrame, PyroMQError
 from pyromq.net.address import parse_address, shown_address
 from pyromq.replication.arrival import StreamDamaged
+from pyromq.replication.joining import Parted
 from pyromq.replication.log import CopyLog
 from pyromq.replication.stream import Ahead, Gap, LeftBehind, ReplicaStream, StreamTimes
 
@@ -56,25 +57,28 @@ class Replica:
         times: StreamTimes = StreamTimes(),  # noqa: B008  a value
         window_bytes: int | None = None,
         on_caught_up: Callable[[], None] = lambda: None,
-        before_connecting: Callable[[str], Awaitable[None]] | None = None,
+        compare: Callable[[str], Awaitable[None]] | None = None,
         changed: Callable[[ReplicaState], None] = lambda state: None,
     ) -> None:
         """`window_bytes`: be sent no more than that at a time, for a slow link; our own primaries alone know it.
 
-        `before_connecting` may compare both logs, and raises a PyroMQError when they must not become one.
+        `compare` looks whether both logs are one, and raises a PyroMQError when they must not become one. It is called
+        when there is a connection and nothing has been said: a primary that becomes another one closes it.
         """
         self._store = store
         self._clock = clock
         self._times = times
         self._window_bytes = window_bytes
         self._on_caught_up = on_caught_up
-        self._before_connecting = before_connecting
+        self._compare = compare
         self._changed = changed
         self._address: str | None = None
         self._moved = asyncio.Event()
         #: Set when the copy became safer: there may be something to report.
         self._safer = asyncio.Event()
         self._retry_s = FIRST_RETRY_SECONDS
+        #: The rest of what was begun to be said.
+        self._unsaid = b""
         self.state = ReplicaState(None, False, 0, None)
         #: When the copy had all that the primary had sent, by the monotonic clock; None: it never did.
         self.level_ms: int | None = None
@@ -122,7 +126,7 @@ class Replica:
             problem = f"there is no connection with {address} ({str(error) or 'no answer in time'})"
         except PyroMQError as error:
             problem = str(error)
-            hopeless = isinstance(error, StreamDamaged | Gap | Ahead | BadFrame)
+            hopeless = isinstance(error, StreamDamaged | Gap | Ahead | BadFrame | Parted)
             behind_at = error.position if isinstance(error, LeftBehind) else None
         if problem != self.state.problem:
             log.warning("the copy of %s stopped, trying on: %s", address, problem)
@@ -137,10 +141,10 @@ class Replica:
 
     async def _follow_once(self, address: str) -> str:
         """Why it ended. Raises OSError, PyroMQError."""
-        if self._before_connecting is not None:
-            await self._before_connecting(address)
         await self._until_safe()
         with await _connect(address) as connection:
+            if self._compare is not None:
+                await self._compare(address)
             return await self._copy(connection, address)
 
     async def _until_safe(self) -> None:
@@ -162,13 +166,16 @@ class Replica:
         self.own_address = shown_address(*connection.getsockname()[:2])
         self._show(ReplicaState(address, True, stream.primary_end, None))
         log.info("copying the log of %s from %d on", address, self._store.copy_end)
-        hearing = loop.create_task(self._hear(connection, stream))
+        self._unsaid = b""
+        hearing: asyncio.Future[None] = loop.create_future()
         speaking = loop.create_task(self._report(connection, stream))
         moving = loop.create_task(self._moved.wait())
         tasks = (hearing, speaking, moving)
+        loop.add_reader(connection, self._hear, connection, stream, hearing)
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            loop.remove_reader(connection)
             for task in tasks:
                 task.cancel()
             ends = await asyncio.gather(*tasks, return_exceptions=True)
@@ -178,24 +185,50 @@ class Replica:
                 raise end
         return "there is another primary" if self._moved.is_set() else "it closed the connection"
 
-    async def _hear(self, connection: socket.socket, stream: ReplicaStream) -> None:
-        loop = asyncio.get_running_loop()
-        while received := await loop.sock_recv_into(connection, stream.space()):
-            stream.filled(received, self._now_ms())
-            if stream.primary_end != self.state.primary_end:
-                self._show(replace(self.state, primary_end=stream.primary_end))
+    def _hear(self, connection: socket.socket, stream: ReplicaStream, ended: asyncio.Future[None]) -> None:
+        """Once in a turn of the loop, and no task is woken: bytes come thousands of times a second."""
+        if ended.done():
+            return
+        try:
+            received = connection.recv_into(stream.space())
+            if received:
+                self._take(connection, stream, received)
+            else:
+                ended.set_result(None)
+        except BlockingIOError:
+            return
+        except Exception as error:  # noqa: BLE001  `_copy` raises it
+            ended.set_exception(error)
+
+    def _take(self, connection: socket.socket, stream: ReplicaStream, received: int) -> None:
+        now_ms = self._now_ms()
+        stream.filled(received, now_ms)
+        if stream.primary_end != self.state.primary_end:
+            self._show(replace(self.state, primary_end=stream.primary_end))
+        if not self._unsaid:
+            self._say(connection, stream.report(now_ms))
+        if self._store.copy_end >= stream.primary_end:
+            self.level_ms = now_ms
+            self._on_caught_up()
+
+    def _say(self, connection: socket.socket, said: bytes) -> None:
+        """At once, if the connection takes it; else `_report` does when it can."""
+        try:
+            self._unsaid = said[connection.send(said) :] if said else b""
+        except BlockingIOError:
+            self._unsaid = said
+        if self._unsaid:
             self._safer.set()
-            if self._store.copy_end >= stream.primary_end:
-                self.level_ms = self._now_ms()
-                self._on_caught_up()
-            await asyncio.sleep(0)  # a socket that always has more never makes us wait: reports, and others, go first
 
     async def _report(self, connection: socket.socket, stream: ReplicaStream) -> None:
+        """What is left unsaid, what became safe meanwhile, and signs of life."""
         loop = asyncio.get_running_loop()
         while True:
             self._safer.clear()
-            if said := stream.report(self._now_ms()):
-                await loop.sock_sendall(connection, said)
+            self._unsaid = self._unsaid or stream.report(self._now_ms())
+            if self._unsaid:
+                await loop.sock_sendall(connection, self._unsaid)
+                self._unsaid = b""  # until now nobody else spoke
             else:
                 await self._tick()
 

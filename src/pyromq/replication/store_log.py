@@ -21,7 +21,7 @@ class StoreLog:
 
     @property
     def log_end(self) -> int:
-        return self._store.marks.readable.value
+        return self._store.copyable
 
     @property
     def last_segment_start(self) -> int:
@@ -50,8 +50,10 @@ class StoreLog:
         return self._store.log_bytes(position, most)
 
     def in_file(self, position: int) -> InFile | None:
+        """Not what has just come in: a file that is read at its end is read ahead, and the room behind the log would be
+        filled with zeroes again and again. It goes out of the mapping."""
         segment = self._store.log.files.find(position)
-        if segment is None:
+        if segment is None or position >= self._store.hot_from():
             return None
         descriptor = segment.file.sync_descriptor()
         return InFile(descriptor, position - segment.base) if descriptor >= 0 else None

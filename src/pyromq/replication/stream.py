@@ -87,14 +87,19 @@ class PrimaryStream:
         self._times = times
         self._heard_ms = now_ms
         self._said_ms = now_ms
+        #: It copies for itself alone, a backup: no promise is ever kept by what it has.
+        self._observes = False
         #: Up to where the replica asked to be sent; None: it never asked, and is sent what there is.
         self._asked_to: int | None = None
+        #: What it must report to count as level: where the log ended when it was last sent all of it.
+        self._goal: int | None = None
         #: From where the next bytes go; None before the replica has said where it is.
         self.next_position: int | None = None
 
     def received(self, data: bytes, followers: Followers, now_ms: int) -> Followers:
         """What the replica said. Raises BadFrame, Ahead."""
         words = self._reports.feed(data)
+        self._observes |= words.observes
         if words.first is not None and self.next_position is None:
             followers = self._begin(words.first, followers, now_ms)
         if words.granted:
@@ -103,17 +108,30 @@ class PrimaryStream:
         if words.newest is None:
             return followers
         self._heard_ms = now_ms
-        return followers.heard(self.name, words.newest, self._log.log_end, now_ms)
+        if self._observes:
+            return followers
+        return followers.heard(self.name, words.newest, self._level(words.newest), now_ms)
+
+    def _level(self, reported: int) -> int:
+        """Where the log ends, for a replica that has it all: a log that grows all the time is never had to its end."""
+        end = self._log.log_end if self._goal is None else self._goal
+        if reported >= end:
+            self._goal = None
+        return end
 
     def _begin(self, reported: int, followers: Followers, now_ms: int) -> Followers:
         log = self._log
-        start = first_position(reported, log.log_start, log.log_end, log.last_segment_start, whole_log=self._whole_log)
+        whole_log = self._whole_log or self._observes
+        start = first_position(reported, log.log_start, log.log_end, log.last_segment_start, whole_log=whole_log)
         if start is None:
             raise Ahead(
                 f"the replica {self.name} has a log up to {reported}, and this one ends at {log.log_end}: it has led, "
                 "or copies another broker; compare both, and cut the longer one before it follows"
             )
         self.next_position, self._said_ms = start, now_ms
+        if self._observes:
+            self._asked_to = start  # it asks for all that it is sent
+            return followers
         return followers.joined(self.name, start, now_ms, reported=reported, machine=self._machine)
 
     def check_silence(self, now_ms: int) -> None:
@@ -137,11 +155,23 @@ class PrimaryStream:
             return Span(position, len(self._log.log_bytes(position, length)))
         return Span(position, 0) if now_ms - self._said_ms >= self._times.heartbeat else None
 
+    @property
+    def waits_for_word(self) -> bool:
+        """May the replica's next word be what allows us to send? One that never asks is sent whatever comes."""
+        return self.next_position is None or self._asked_to is not None
+
+    @property
+    def is_level(self) -> bool:
+        """Is there nothing more to send now?"""
+        return self.next_position is None or self.next_position >= self._log.log_end
+
     def sent(self, span: Span, followers: Followers, now_ms: int) -> Followers:
         """It is on its way."""
         self._said_ms = now_ms
         self.next_position = span.position + span.length
-        return followers.sent(self.name, self.next_position) if span.length else followers
+        if self._goal is None and self.is_level:
+            self._goal = self.next_position
+        return followers if self._observes or not span.length else followers.sent(self.name, self.next_position)
 
 
 class ReplicaStream:

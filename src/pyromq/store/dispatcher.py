@@ -87,7 +87,7 @@ def _is_last_topic(queue: ConsumeQueue, position: int) -> bool:
 
 
 class Dispatcher:
-    """Moves `dispatched` and `indexed` towards `readable`."""
+    """Moves `dispatched` and `indexed` towards `readable`, as far as readers may see."""
 
     def __init__(
         self,
@@ -187,7 +187,7 @@ class Dispatcher:
     def index(self, max_bytes: int | None = None) -> bool:
         """Put what is readable into the key index; True when nothing is left. Raises OSError."""
         if self._index is None:
-            self._marks.indexed.advance(self._marks.readable.value)
+            self._marks.indexed.advance(max(self._marks.shown, self._marks.indexed.value))
             return True
         return self._follow(self._marks.indexed, self._index_fresh, self._index.index_span, max_bytes)
 
@@ -199,8 +199,8 @@ class Dispatcher:
     # --- walking the log ---------------------------------------------------------------------------------------------
 
     def _follow(self, mark: Watermark, take_fresh: TakeFresh, take: TakeSpan, max_bytes: int | None) -> bool:
-        """Hand the records between a mark and `readable` to `take`, segment by segment, moving the mark along."""
-        goal = self._marks.readable.value
+        """Hand the records between a mark and what is shown to `take`, segment by segment, moving the mark along."""
+        goal = self._marks.shown
         soon = goal if max_bytes is None else min(goal, mark.value + max_bytes)
         while mark.value < soon:
             stretch = self._log.fresh.find(mark.value, goal)
@@ -217,10 +217,13 @@ class Dispatcher:
                 if magic == layout.MAGIC_BLANK:
                     reached = segment.size
                 else:
-                    reached = take(segment.buffer, at, self._record_end(segment, at))
+                    end = self._record_end(segment, at)
+                    if segment.base + end > goal:
+                        return True  # only its beginning may be shown
+                    reached = take(segment.buffer, at, end)
                     assert reached > at, f"position {mark.value} of the log was not taken"
             mark.advance(segment.base + reached)
-        return mark.value == goal
+        return mark.value >= goal
 
     @staticmethod
     def _record_end(segment: Segment, at: int) -> int:

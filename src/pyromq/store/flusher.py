@@ -53,7 +53,7 @@ class Flusher:
         self._failure: OSError | None = None
         self._thread: SyncThread | None = None
         #: How long the last sync took, and how much it made durable.
-        self.last_seconds = 0.0
+        self._last_seconds = 0.0
         self._last_bytes = 0
         self._seconds = telemetry.histogram("store.flush_seconds")
         #: Store time of the last record that is known to be durable.
@@ -112,8 +112,8 @@ class Flusher:
         """A sync has ended, on whichever thread."""
         if isinstance(error, OSError):
             self._failure = error
-        self.last_seconds = self._clock.monotonic() - started
-        self._seconds.record(self.last_seconds)
+        self._last_seconds = self._clock.monotonic() - started
+        self._seconds.record(self._last_seconds)
 
     def _raise_failure(self) -> None:
         """The system tells of a failure once: a second attempt would report a success that is none."""
@@ -135,7 +135,7 @@ class Flusher:
         longer than that sync took. One sync for many costs each of them less."""
         marks = self._marks
         waiting = self._log.written_to - marks.synced.value
-        until = self._clock.monotonic() + self.last_seconds
+        until = self._clock.monotonic() + self._last_seconds
         quiet_turns = 0
         while waiting < self._last_bytes and quiet_turns < QUIET_TURNS and self._clock.monotonic() < until:
             await asyncio.sleep(0)

@@ -169,6 +169,7 @@ class MessageStore(StoreReader):
         self._run: LogRun | None = None
         self._close_is_due = False
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.marks.shown_moved = self._dispatch_later
         self._append_seconds = self.telemetry.histogram("store.append_seconds")
         self._append_unfaulted_seconds = self.telemetry.histogram("store.append_without_page_fault_seconds")
         self._messages = self.telemetry.counter("store.appended_messages")
@@ -179,10 +180,11 @@ class MessageStore(StoreReader):
         gauge = self.telemetry.gauge
         gauge("store.log_end", lambda: marks.appended.value)
         gauge("store.unsynced_bytes", lambda: marks.appended.value - marks.synced.value)
-        gauge("store.undispatched_bytes", lambda: marks.readable.value - marks.dispatched.value)
+        gauge("store.undispatched_bytes", lambda: marks.undispatched)
         gauge("store.unindexed_bytes", lambda: marks.readable.value - marks.indexed.value)
         gauge("store.recover_point_bytes", lambda: marks.appended.value - self.points.current.queues_to)
-        gauge("store.flush_last_seconds", lambda: self.flusher.last_seconds)
+        flushes = self.telemetry.histogram("store.flush_seconds")
+        gauge("store.flush_last_seconds", lambda: flushes.last)
         gauge("store.disk_used_share", lambda: max(usage.share for usage in self.disk_usage()))
 
     def disk_usage(self) -> tuple[Usage, Usage]:
@@ -283,6 +285,7 @@ class MessageStore(StoreReader):
 
     def _complete(self) -> None:
         """Queues and index can be built again: whatever is wrong with them, the log itself must be synced."""
+        self.marks.show_all()
         try:
             self.dispatcher.dispatch()
             if self.marks.readable.value - self.marks.indexed.value <= MAX_INDEXED_AT_STOP:
@@ -397,16 +400,22 @@ class MessageStore(StoreReader):
             if self.log.end > before:
                 self._grew(max(records, 1))
 
+    @property
+    def copyable(self) -> int:
+        """Everything below is in the log's files, for those who copy them. What a run wrote is there at the end of the
+        loop's turn, a moment before readers are shown it."""
+        return self.marks.appended.value if self._transient is None else self.marks.readable.value
+
     def log_bytes(self, position: int, most: int) -> memoryview:
         """What the log has from a position on, in one segment. Nothing when it ends there. Raises OffsetNotFound."""
-        readable = self.marks.readable.value
+        end = self.copyable
         segment = self.log.files.find(position)
-        if segment is None or not self.log.start <= position <= readable:
-            if position == readable:
+        if segment is None or not self.log.start <= position <= end:
+            if position == end:
                 return memoryview(b"")
-            raise OffsetNotFound(f"the log has the positions {self.log.start} to {readable}, and not {position}")
+            raise OffsetNotFound(f"the log has the positions {self.log.start} to {end}, and not {position}")
         at = position - segment.base
-        return segment.buffer[at : min(at + most, segment.size, readable - segment.base)]
+        return segment.buffer[at : min(at + most, segment.size, end - segment.base)]
 
     def open_run(self, run: LogRun, *, lingers: bool = False) -> bool:
         """Let a compiled loop append, message by message; False when only `append` can tell what is the matter.
@@ -608,7 +617,7 @@ class MessageStore(StoreReader):
                 self.fence(error)
 
     @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[MessageStore]:
+    async def running(self, *, truncate_at: int | None = None) -> AsyncIterator[MessageStore]:
         """Open, and keep flushing, dispatching, cleaning and moving the recover point until the block ends; then close.
 
         When the store is fenced, whoever waits gets StoreFenced, and so does the block's end.
@@ -616,7 +625,7 @@ class MessageStore(StoreReader):
         self._loop = asyncio.get_running_loop()
         try:
             if not self._is_open:
-                await uninterrupted(asyncio.ensure_future(asyncio.to_thread(self.open)))
+                await uninterrupted(asyncio.ensure_future(asyncio.to_thread(self.open, truncate_at=truncate_at)))
             self._dispatch_later()
             with (
                 ThreadPoolExecutor(1, "pyromq-points") as executor,
@@ -712,7 +721,8 @@ class MessageStore(StoreReader):
             raise IllegalMessage(f"the topic {topic!r} cannot be the name of a directory")
         async with self.points.lock:
             self._check_unfenced()
-            self.dispatch()  # an entry that is still to come would be one of the new topic
+            with self.marks.showing_all():
+                self.dispatch()  # an entry that is still to come would be one of the new topic
             if not agreed():
                 return False
             self._removals += 1

@@ -65,6 +65,9 @@ class TransientPool:
     def commit(self, end: int) -> int:
         """Write everything below `end` to the page cache; the new committed position. Raises OSError."""
         while self._active and self.committed < end:
+            if self.committed == self._active[0].segment.end:  # there was no next one when it was full
+                self._active.pop(0)
+                continue
             memory = self._active[0]
             segment = memory.segment
             start, stop = self.committed - segment.base, min(end, segment.end) - segment.base

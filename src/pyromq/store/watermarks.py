@@ -5,6 +5,9 @@
     dispatched ≤ readable  everything below `dispatched` is in its consume queue
     indexed ≤ readable     everything below `indexed` is in the key index
 
+Somebody else's mark may hold readers back (`show_only`): copies of the log are made of what is readable, and consumers
+see what is promised.
+
 After an append nobody passes objects around: a component moves its mark, another waits for it.
 Not thread-safe: marks move on the thread that owns the store.
 """
@@ -12,8 +15,9 @@ Not thread-safe: marks move on the thread that owns the store.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count
 
 
@@ -96,7 +100,7 @@ class Watermark:
 class Watermarks:
     """The marks of one store."""
 
-    __slots__ = ("appended", "dispatched", "indexed", "readable", "synced")
+    __slots__ = ("_shown", "appended", "dispatched", "indexed", "readable", "shown_moved", "synced")
 
     def __init__(self) -> None:
         self.appended = Watermark("appended")
@@ -104,6 +108,36 @@ class Watermarks:
         self.readable = Watermark("readable")
         self.dispatched = Watermark("dispatched")
         self.indexed = Watermark("indexed")
+        self._shown = self.readable
+        #: Called when there may be more to show.
+        self.shown_moved: Callable[[], None] = lambda: None
+
+    @property
+    def shown(self) -> int:
+        """Queues and index go no further."""
+        return min(self._shown.value, self.readable.value)
+
+    @property
+    def undispatched(self) -> int:
+        """Bytes that may be shown and are not in their queues yet."""
+        return max(self.shown - self.dispatched.value, 0)
+
+    def show_only(self, mark: Watermark) -> None:
+        """From now on queues follow this mark, as far as the log is readable. What they have they keep."""
+        self._shown = mark
+        mark.listen(lambda _: self.shown_moved())
+
+    def show_all(self) -> None:
+        self._shown = self.readable
+
+    @contextlib.contextmanager
+    def showing_all(self) -> Iterator[None]:
+        """For a block."""
+        held, self._shown = self._shown, self.readable
+        try:
+            yield
+        finally:
+            self._shown = held
 
     def check(self) -> None:
         """The order that always holds."""

@@ -15,7 +15,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from pyromq.broker.assembly import Broker
+from pyromq.broker.life import BrokerLife
 from pyromq.config import BrokerConfig, LimitsConfig, NameServerConfig
 from pyromq.nameserver.assembly import NameServer
 from pyromq.testing.broker_options import BrokerOptions
@@ -95,9 +95,9 @@ class _Life:
         stop = asyncio.Event()
         async with self._serving_names() as names:
             servers = dict.fromkeys((names.address, *self._broker.name_servers))
-            async with Broker(replace(self._broker, name_servers=tuple(servers))).running() as broker:
+            async with BrokerLife(replace(self._broker, name_servers=tuple(servers))).running() as life:
                 self._ready.set_result((asyncio.get_running_loop(), stop))
-                await _until(stop, broker)
+                await _until(stop, life)
 
     @contextlib.asynccontextmanager
     async def _serving_names(self) -> AsyncIterator[NameServer]:
@@ -109,7 +109,7 @@ class _Life:
             await server.stop()
 
 
-async def _until(stop: asyncio.Event, broker: Broker) -> None:
+async def _until(stop: asyncio.Event, broker: BrokerLife) -> None:
     """Serve until it is told to stop, or until the broker can no longer: then raise why."""
     tasks = [asyncio.ensure_future(stop.wait()), asyncio.ensure_future(broker.wait_failed())]
     done, going_on = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 from pyromq.model.queue import MessageQueue
 from pyromq.testing.history_events import Committed, DeadLettered, Delivered, Fault, Handled, Reset, Subscribed
@@ -30,8 +30,9 @@ class _Queue:
 class GroupStory:
     """Goes through the events of one group once."""
 
-    def __init__(self, facts: Facts, group: str) -> None:
+    def __init__(self, facts: Facts, group: str, passed: Set[tuple[str, MessageQueue, int]] = frozenset()) -> None:
         self._facts = facts
+        self._may_pass = {(queue, offset) for one, queue, offset in passed if one == group}
         self._report = facts.report
         self._group = group
         self._subscriptions = {one.topic: one for one in facts.subscriptions[group]}
@@ -102,9 +103,14 @@ class GroupStory:
         queue.under_way[event.offset] = event
 
     def _check_key(self, event: Delivered) -> None:
-        """Each was acknowledged before the next was sent: so they are handled one after the other, in any queue."""
+        """Each was acknowledged before the next was sent: so they are handled one after the other, in any queue.
+
+        The place that was acknowledged counts: what a line held back for a while is stored once more when it arrives.
+        """
         sent = self._facts.by_id.get(event.message_id)
         if sent is None or sent.ack is None or not sent.called.key or sent.called.sequence < 0:
+            return
+        if (sent.ack.queue, sent.ack.offset) != (event.queue, event.offset):
             return
         key = (sent.called.client, sent.called.key)
         latest = self._latest_of_key.get(key)
@@ -159,7 +165,7 @@ class GroupStory:
             return
         for offset, place in self._facts.queues[queue].items():
             sent = self._facts.by_id.get(place.message_id)
-            if sent is not None and _is_wanted(sent, subscription):
+            if sent is not None and _is_wanted(sent, subscription) and (queue, offset) not in self._may_pass:
                 yield offset
 
     def _passed(self, event: Committed, queue: _Queue, offset: int) -> None:
@@ -179,7 +185,9 @@ class GroupStory:
         """What it must have handled in the end."""
         for sent in self._facts.by_id.values():
             subscription = self._subscriptions.get(sent.called.topic)
-            if subscription is not None and sent.is_owed(self._facts.ended_at) and _is_wanted(sent, subscription):
+            if subscription is None or not sent.is_owed(self._facts.ended_at) or sent.ack is None:
+                continue
+            if _is_wanted(sent, subscription) and (sent.ack.queue, sent.ack.offset) not in self._may_pass:
                 yield sent
 
     def _never_done(self, sent: Sent) -> None:

@@ -1,7 +1,6 @@
 """`pyromq up` as a process of its own, which a test can kill, pause and start again where it was.
 
-The one module of PyroMQ that starts programs. It starts this Python with PyroMQ itself and nothing else, without a
-shell, and no server imports it.
+It starts this Python with PyroMQ itself and nothing else, without a shell, and no server imports it.
 """
 
 from __future__ import annotations

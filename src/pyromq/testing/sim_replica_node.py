@@ -1,19 +1,23 @@
-"""One machine of the replication simulation: a disk, the store on it, and the epochs it knows."""
+"""One machine of the replication simulation: a disk, the store on it, and what it knows of who led."""
 
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from enum import Enum, auto
 from pathlib import Path
 
+from pyromq.broker.leadership import LeadershipFile
+from pyromq.broker.leading import Leading, Verdict, extent_of, judge
 from pyromq.clock import ManualClock
-from pyromq.config import FlushConfig, StoreConfig
+from pyromq.config import BrokerConfig, FlushConfig, StoreConfig
 from pyromq.replication.joining import Epoch, LogExtent
 from pyromq.replication.store_log import StoreLog
 from pyromq.store.aside import put_log_aside
 from pyromq.store.message_store import InlineRunner, MessageStore
 from pyromq.store.paths import StorePaths
 from pyromq.testing.sim_disk import PowerCut, SimDisk
+from pyromq.wire.bodies.epochs import BrokerEpochs
 
 SEGMENT = 4096
 
@@ -31,7 +35,13 @@ class Planted(Enum):
     HELLO_BEFORE_SYNC = auto()
     REPORT_BEGUN_RECORD = auto()
     FORGET_TO_CUT = auto()
-    KEEP_EPOCH = auto()
+    HELLO_BEFORE_COMPARING = auto()
+    NO_EPOCH_AT_RESTART = auto()
+    IGNORE_WHO_LED = auto()
+    KEEP_NUMBER = auto()
+    LEAD_OVER_A_LOST_END = auto()
+    LEAD_UNFLUSHED = auto()
+    CUT_WITHOUT_KEEPING = auto()
     START_COUNTS_AS_COPIED = auto()
     COUNT_CONNECTIONS = auto()
     THROW_AWAY = auto()
@@ -62,7 +72,8 @@ class Node:
             recovery_threads=1, max_body_bytes=2048, flush=FlushConfig(sync=sync),
         )  # fmt: skip
         self.disk = SimDisk(clock, pid=1)
-        self.epochs: tuple[Epoch, ...] = ()
+        role = {"role": "ASYNC_MASTER"} if name == "a" else {"role": "SLAVE", "broker_id": 1}
+        self._given = BrokerConfig(name="pair", store=self.config, **role)
         self.fails_soon = False
         #: Bytes that were taken out of the log on purpose, and where they were.
         self.kept: list[tuple[int, bytes]] = []
@@ -73,6 +84,8 @@ class Node:
         self.store.open(truncate_at=truncate_at)
         self.store.follow()
         self.log = StoreLog(self.store)
+        file = LeadershipFile(self.disk, self.store.paths.config, lambda: self.name)
+        self.leading = Leading(file, self._given)
 
     # --- its log -----------------------------------------------------------------------------------------------------
 
@@ -85,8 +98,19 @@ class Node:
         return self.store.log.end
 
     @property
+    def epochs(self) -> tuple[Epoch, ...]:
+        return self.leading.epochs
+
+    @property
     def extent(self) -> LogExtent:
-        return LogExtent(self.start, self.end, self.epochs)
+        return extent_of(self.told())
+
+    def told(self) -> BrokerEpochs:
+        """What it says of itself."""
+        told = self.leading.describe(self.start, self.end, self.name, self.name)
+        if self._planted is Planted.IGNORE_WHO_LED:
+            told = replace(told, entries=tuple(replace(one, by="") for one in told.entries))
+        return told
 
     def bytes_between(self, start: int, end: int) -> bytes:
         parts = []
@@ -103,7 +127,19 @@ class Node:
         return self.end == other.end
 
     def lead(self) -> None:
+        """Every time it begins, it is somebody else."""
         self.store.lead()
+        is_again = bool(self.epochs) and not self.leading.known.is_new_epoch
+        if not (is_again and self._planted is Planted.NO_EPOCH_AT_RESTART):
+            self.leading.begin(self.start, self.end)
+
+    def promote(self, number: int) -> None:
+        if self._planted is not Planted.KEEP_NUMBER:
+            self.leading.promote(number, "ASYNC_MASTER")
+
+    def verdict(self, other: Node) -> Verdict:
+        """What it makes of the other one's word, being the master."""
+        return judge(self.leading.number, self.extent, other.told())
 
     def remove_oldest(self) -> None:
         """What retention does, without asking for the time."""
@@ -147,6 +183,8 @@ class Node:
         self._clock.advance(1.5)
         self.store.close()
         self._open(truncate_at=position)
+        if self._planted is Planted.CUT_WITHOUT_KEEPING:
+            self.disk.remove_tree(self.store.paths.cut_off)
 
     def start_over(self, why: str) -> None:
         self._expect_kept(self.start)

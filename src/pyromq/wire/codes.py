@@ -155,6 +155,10 @@ class RequestCode(IntEnum):
     AUTH_DELETE_ACL = 3008
     AUTH_GET_ACL = 3009
     AUTH_LIST_ACL = 3010
+    #: PyroMQ's own, far from all of RocketMQ's: who leads is changed by hand.
+    PROMOTE_BROKER = 17001
+    STEP_DOWN = 17002
+    RESTART_BROKER = 17003
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
     PEEK_MESSAGE = 200052

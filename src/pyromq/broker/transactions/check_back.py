@@ -24,6 +24,7 @@ from pyromq.errors import (
     DiskFull,
     IllegalMessage,
     NotEnoughReplicas,
+    NotNow,
     OffsetNotFound,
     PyroMQError,
     StoreFenced,
@@ -71,7 +72,7 @@ class CheckBack:
             await asyncio.sleep(self._config().transaction.check_interval_ms / 1000)
             try:
                 await self.round()
-            except (DiskFull, NotEnoughReplicas) as refused:
+            except (DiskFull, NotEnoughReplicas, NotNow) as refused:
                 log.warning("transactions are not asked for until messages are taken again: %s", refused)
             except OSError as error:
                 log.error("transactions are asked for in the next round: %s", what_to_do(error))

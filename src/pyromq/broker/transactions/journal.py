@@ -22,7 +22,7 @@ from pyromq.broker.transactions.committed import committed_halves
 from pyromq.broker.transactions.ledger import Half, Key, Ledger
 from pyromq.broker.writer import Writer
 from pyromq.clock import Clock
-from pyromq.errors import CorruptStore, DiskFull, IllegalMessage, NotEnoughReplicas, OffsetNotFound
+from pyromq.errors import CorruptStore, DiskFull, IllegalMessage, NotEnoughReplicas, NotNow, OffsetNotFound
 from pyromq.model import names
 from pyromq.model.message import AppendedAt, Draft, PackedHost
 from pyromq.store.config_files import ConsumerOffsets
@@ -186,7 +186,7 @@ class Journal:
     def _record_end(self, offset: int) -> None:
         try:
             (receipt,) = self.writer.append([self._end_of(offset)])
-        except (DiskFull, NotEnoughReplicas):
+        except (DiskFull, NotEnoughReplicas, NotNow):
             log.warning("it is not recorded yet that the transaction at half offset %d has ended", offset)
             self._unrecorded.append(offset)
         else:

@@ -33,6 +33,7 @@ from pyromq.wire.command import Command
 
 #: Before the same broker is asked again; doubled each time.
 PAUSE_SECONDS = 0.02
+LONGEST_PAUSE_SECONDS = 1.0
 
 #: Bytes that may wait for the network before somebody who wants no answers has to wait; and how often it is looked.
 MAX_BACKLOG = 8 << 20
@@ -157,7 +158,7 @@ class Delivery:
         """A broker that has just failed gets a moment before it is asked again."""
         failed = set(trouble.brokers)
         if not failed or len(failed) < len(trouble.brokers) or len(failed) >= len(self._session.routes.brokers()):
-            pause = PAUSE_SECONDS * 2 ** (len(trouble.errors) - 1)
+            pause = min(PAUSE_SECONDS * 2 ** (len(trouble.errors) - 1), LONGEST_PAUSE_SECONDS)
             await asyncio.sleep(max(0.0, min(pause, left_s / 2)))
 
     async def tell(self, parcel: Parcel, queue: MessageQueue) -> None:

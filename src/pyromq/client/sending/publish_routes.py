@@ -39,6 +39,7 @@ class PublishRoutes:
         queues = await self._session.routes.writable(topic, self._topic_queues)
         is_there = self._session.routes.is_known(topic)
         if not queues:
+            self.doubt(topic)  # another master may be about to come
             raise Unreachable(f"no broker takes messages of {topic!r}: none may be written to, or no master is there")
         self.known[topic] = queues
         if not is_there:

@@ -1,0 +1,113 @@
+"""Who leads, changed from outside: a slave is promoted, a master hands over, a broker restarts where it runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+
+from pyromq.admin.brokers import Brokers, BrokerStatus
+from pyromq.admin.directory import Directory, of_each
+from pyromq.admin.promotion import Member, Promotion, choose
+from pyromq.errors import CallFailed, NotNow, NotSupported, ServiceError
+from pyromq.wire.bodies.epochs import BrokerEpochs
+from pyromq.wire.leading_requests import GetBrokerEpochs, PromoteBroker, RestartBroker, StepDown
+
+#: How long a master waits for the slave to have everything. Sends are refused meanwhile.
+HAND_OVER_SECONDS = 10.0
+#: What the hand-over itself may take beyond that.
+MARGIN_SECONDS = 10.0
+LOOK_AGAIN_SECONDS = 0.1
+
+
+class Leading:
+    """Brokers of one name: one leads, the others follow."""
+
+    def __init__(self, directory: Directory, brokers: Brokers) -> None:
+        self._directory = directory
+        self._brokers = brokers
+
+    async def members(self, name: str) -> Sequence[Member]:
+        """The master, if there is one, and its slaves. Raises NotFound, Unreachable."""
+        return await of_each(await self._brokers.members(name), self._member)
+
+    async def _member(self, status: BrokerStatus) -> Member:
+        if status.problem is None and status.copying is not None:
+            try:
+                answer = await self._directory.ask(status.address, GetBrokerEpochs())
+                return Member(status, BrokerEpochs.decode(bytes(answer.body)))
+            except NotSupported:  # it has no epochs: one that can copy, and not lead
+                return Member(replace(status, copying=None))
+            except (CallFailed, ServiceError) as problem:
+                return Member(replace(status, problem=str(problem)))
+        return Member(status)
+
+    async def plan(self, broker: str, *, broker_id: int | None = None, address: str | None = None) -> Promotion:
+        """What a promotion would be, of a slave of this name or the one at this address.
+
+        Raises NotFound, NotNow, NotSupported, Unreachable.
+        """
+        found = await self._directory.broker(broker)
+        by_address = None if broker == found.name else found.address
+        return choose(await self.members(found.name), broker_id=broker_id, address=address or by_address)
+
+    async def promote(self, promotion: Promotion, *, role: str | None = None, reason: str = "") -> None:
+        """Do it. The new master restarts in place then: `until_leads` waits for it.
+
+        Raises CallFailed; and ServiceError with what the broker says: then nothing was changed.
+        """
+        slave, master = promotion.slave.address, promotion.master
+        if promotion.is_hand_over and master is not None:
+            await self.hand_over(master.address, slave, role=role, reason=reason)
+        else:
+            await self._directory.ask(slave, PromoteBroker(epoch=promotion.epoch, role=role, reason=reason))
+
+    async def hand_over(self, master: str, slave: str, *, role: str | None = None, reason: str = "") -> None:
+        """From one address to the other. Raises CallFailed, ServiceError: then the master goes on."""
+        timeout_s = HAND_OVER_SECONDS + MARGIN_SECONDS
+        request = StepDown(to=slave, timeout_ms=int(HAND_OVER_SECONDS * 1000), role=role, reason=reason)
+        await self._directory.ask(master, request, timeout_s=timeout_s)
+
+    async def restart(self, address: str, reason: str = "") -> None:
+        """In its process, as what it is. It answers first. Raises CallFailed, ServiceError."""
+        await self._directory.ask(address, RestartBroker(reason=reason))
+
+    async def until_leads(self, name: str, address: str, timeout_s: float) -> BrokerStatus:
+        """Until this broker is the master, and name servers say so. Raises NotNow when that takes too long."""
+
+        async def look() -> BrokerStatus | None:
+            for one in await self._brokers.members(name):
+                if (one.broker_id, one.address) == (0, address) and one.copying and not one.copying.is_slave:
+                    return one
+            return None
+
+        return await until(look, timeout_s, f"{address} was told to lead {name!r}, but is not registered as its master")
+
+    async def until_followed(self, name: str, count: int, timeout_s: float) -> BrokerStatus:
+        """Until so many slaves are in sync with the master. Raises NotNow."""
+
+        async def look() -> BrokerStatus | None:
+            masters = (one for one in await self._brokers.members(name) if one.broker_id == 0 and one.copying)
+            return next((one for one in masters if one.copying and len(one.copying.in_sync) >= count), None)
+
+        return await until(look, timeout_s, f"fewer than {count} slaves are in sync with the master of {name!r}")
+
+
+async def until(look: Callable[[], Awaitable[BrokerStatus | None]], timeout_s: float, otherwise: str) -> BrokerStatus:
+    """What there is to see, as soon as it is there. Whoever does not answer may be starting.
+
+    Raises NotNow when it takes too long, with the last thing that went wrong.
+    """
+    last = ""
+    try:
+        async with asyncio.timeout(timeout_s):
+            while True:
+                try:
+                    if (found := await look()) is not None:
+                        return found
+                    last = ""
+                except (CallFailed, ServiceError) as problem:
+                    last = f": {problem}"
+                await asyncio.sleep(LOOK_AGAIN_SECONDS)
+    except TimeoutError:
+        raise NotNow(f"{otherwise} after {timeout_s:g} s{last}; look with `pyromq cluster`, and in its log") from None

@@ -1,0 +1,157 @@
+"""One master of a name: whoever leads looks for others who do, and the smaller number stands down.
+
+Before it begins to lead, and every few seconds from then on, a master asks whoever else has its name. One with a larger
+number was chosen later: we stand down. One that copied more of our log than a crash has left us is asked to lead in our
+place, so that nothing is cut that it has acknowledged. When nobody answers, we lead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from pyromq.broker.leadership import Member
+from pyromq.broker.leading import Leading, Verdict, judge
+from pyromq.broker.others import Answered, Others
+from pyromq.clock import Clock
+from pyromq.errors import PyroMQError
+from pyromq.net.client import Client
+from pyromq.replication.joining import LogExtent
+from pyromq.wire.codes import ResponseCode
+from pyromq.wire.leading_requests import PromoteBroker
+
+log = logging.getLogger("pyromq.broker")
+
+#: How often a master looks for others: what it takes after it was replaced is lost to its consumers.
+WATCH_SECONDS = 1.0
+#: A master that has not looked for so long stood still. Looking takes two questions of a second each at most.
+GOOD_SECONDS = 6.0
+#: After a crash, whoever followed us is given so long to answer: it may have what we have lost.
+TAIL_SECONDS = 3.0
+AGAIN_SECONDS = 0.2
+#: A slave flushes what it has before it says yes.
+PROMOTE_SECONDS = 10.0
+
+
+class Fencing:
+    """Of one broker that leads, or is about to."""
+
+    def __init__(
+        self, leading: Leading, others: Others, client: Client, clock: Clock, extent: Callable[[], LogExtent]
+    ) -> None:
+        self._leading = leading
+        self._others = others
+        self._client = client
+        self._clock = clock
+        self._extent = extent
+        self._warned: set[str] = set()
+
+    # --- before it leads ---------------------------------------------------------------------------------------------
+
+    async def may_lead(self, *, after_crash: bool) -> bool:
+        """False: somebody else does, and we are a slave from now on; that has been written. Raises OSError."""
+        until = self._clock.monotonic() + TAIL_SECONDS
+        while True:
+            answers = await self._others.survey()
+            if await self._was_settled(answers):
+                return False
+            asked = {one.address for one in answers}
+            missing = [one.address for one in self._leading.known.members if one.address not in asked]
+            has_lost = self._best(answers) is not None
+            if not (has_lost or (after_crash and missing)) or self._clock.monotonic() > until:
+                break
+            await asyncio.sleep(AGAIN_SECONDS)
+        if missing and after_crash:
+            log.warning("leading after a crash, although nobody answers at %s", ", ".join(missing))
+        return True
+
+    async def _was_settled(self, answers: list[Answered]) -> bool:
+        for one in answers:
+            if self._verdict(one) is Verdict.STAND_DOWN:
+                await self.note_standing_down(one)
+                return True
+        best = self._best(answers)
+        return best is not None and await self._hand_over_to(best)
+
+    def _best(self, answers: list[Answered]) -> Answered | None:
+        """Who has most of what we have lost."""
+        lost = [one for one in answers if self._verdict(one) is Verdict.HAND_OVER]
+        return max(lost, key=lambda one: one.told.end, default=None)
+
+    async def _hand_over_to(self, other: Answered) -> bool:
+        number, end = max(self._leading.number, other.told.newest) + 1, self._extent().end
+        log.error(
+            "our log ends at %d, and %s has copied it up to %d: it is asked to lead, so that nothing is lost",
+            end, other.address, other.told.end,
+        )  # fmt: skip
+        request = PromoteBroker(
+            epoch=number, role=self._leading.config.role, reason="the master lost the end of its log", position=end
+        )
+        try:
+            answer = await self._client.call(other.address, request, PROMOTE_SECONDS)
+        except PyroMQError as problem:
+            log.error("%s was asked to lead, and did not answer: %s", other.address, problem)
+            return False
+        if answer.code != ResponseCode.SUCCESS:
+            log.error("%s does not lead: %s", other.address, answer.reason)
+            return False
+        self._leading.stand_down(
+            number, await self._others.free_id(other.address), Member(other.address, 0, other.told.ha_address)
+        )
+        return True
+
+    async def note_standing_down(self, other: Answered) -> None:
+        """On the disk: we are a slave with the next start. Raises OSError."""
+        leads = other.told.broker_id == 0
+        log.error(
+            "%s knows of epoch %d, and we led with %d: another broker was chosen since, and this one is a slave now",
+            other.address, other.told.newest, self._leading.number,
+        )  # fmt: skip
+        master = Member(other.address, 0, other.told.ha_address) if leads else None
+        number = await self._others.free_id(other.address if leads else "")
+        self._leading.stand_down(other.told.newest, number, master)
+
+    # --- while it leads ----------------------------------------------------------------------------------------------
+
+    async def watch(
+        self, stand_down: Callable[[Answered], Awaitable[None]], looked: Callable[[float], None] = lambda seconds: None
+    ) -> None:
+        """Until somebody with a larger number is found, or cancelled. `looked` is told for how long that is good."""
+        while True:
+            if self._others.are_there:
+                looked(GOOD_SECONDS)
+            await asyncio.sleep(WATCH_SECONDS)
+            for one in await self._others.survey():
+                verdict = self._verdict(one)
+                if verdict is Verdict.STAND_DOWN:
+                    try:
+                        return await stand_down(one)
+                    except OSError as error:
+                        log.critical("nothing is taken any more, and this broker cannot become a slave: %s", error)
+                if verdict in (Verdict.OUTRANKED, Verdict.TWIN):
+                    self._warn(one, verdict)
+
+    def _warn(self, other: Answered, verdict: Verdict) -> None:
+        if other.address not in self._warned:
+            self._warned.add(other.address)
+            means = "it was replaced by this one" if verdict is Verdict.OUTRANKED else "nobody knows which of us leads"
+            log.warning(
+                "%s takes itself for the master of %s as well, with epoch %d, ours is %d: %s; stop it",
+                other.address, other.told.name, other.told.newest, self._leading.number, means,
+            )  # fmt: skip
+
+    async def outranks(self, address: str) -> bool:
+        """Is the one that has our name and id there no reason not to lead? It was replaced, or is a slave by now."""
+        try:
+            told = await self._others.ask(address)
+        except PyroMQError:
+            return False
+        if told is None:
+            return False
+        return told.broker_id != self._leading.config.broker_id or (
+            self._verdict(Answered(address, told)) is Verdict.OUTRANKED
+        )
+
+    def _verdict(self, other: Answered) -> Verdict:
+        return judge(self._leading.number, self._extent(), other.told)

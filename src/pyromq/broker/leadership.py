@@ -1,0 +1,189 @@
+"""Who this broker is among those of its name: one file that survives crashes, and is never guessed.
+
+    config/leadership.json
+
+It has the store's own name (`member`, made once), how often it has begun to lead (`lives`), the epochs of its log, the
+largest number of one that it knows, what it is if that was decided otherwise than by its settings, and where the others
+of its name were last. A store that has no such file was never part of this: its settings decide.
+
+A damaged file stops the start. Its previous copy may lack the last change, which may be that another broker leads: so
+people have to look at it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+
+from pyromq.config.broker import MASTER_ROLES
+from pyromq.errors import CorruptFile
+from pyromq.model.json_form import (
+    COUNT,
+    OFFSET,
+    Json,
+    JsonObject,
+    expect,
+    from_json,
+    in_json,
+    some_objects,
+    text,
+    to_json,
+)
+from pyromq.replication.joining import Epoch
+from pyromq.store.config_files import JsonFile, Source
+from pyromq.store.disk import Disk
+
+FILE = "leadership.json"
+ROLES = (*MASTER_ROLES, "SLAVE")
+#: More brokers of one name than anybody has; who was heard of last is kept.
+MAX_MEMBERS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """Another broker of the same name, as it was last."""
+
+    address: str = field(metadata=in_json("address", text))
+    broker_id: int = field(metadata=in_json("brokerId", COUNT))
+    ha_address: str = field(default="", metadata=in_json("haAddress", text))
+    unknown: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    number: int = field(metadata=in_json("epoch", OFFSET))
+    start: int = field(metadata=in_json("startOffset", OFFSET))
+    by: str = field(default="", metadata=in_json("by", text))
+    unknown: Mapping[str, Json] = field(default_factory=dict)
+
+
+def _epochs(value: Json) -> tuple[Epoch, ...]:
+    entries = (from_json(_Entry, one) for one in some_objects(value))
+    epochs = tuple(Epoch(one.number, one.start, one.by) for one in entries)
+    for one, following in pairwise(epochs):
+        expect(one.number <= following.number and one.start <= following.start, "epochs in their order", value)
+    return epochs
+
+
+def _members(value: Json) -> tuple[Member, ...]:
+    return tuple(from_json(Member, one) for one in some_objects(value))
+
+
+def _role(value: Json) -> str:
+    expect(value in ROLES, "a role", value)
+    return text(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Leadership:
+    """What the file says. A value: every change gives a new one."""
+
+    member: str = field(metadata=in_json("member", text))
+    #: How often it has begun to lead: each time under a name of its own.
+    lives: int = field(default=0, metadata=in_json("lives", OFFSET))
+    #: The largest number of an epoch that is known here, and perhaps nowhere in the log yet. 0: none.
+    number: int = field(default=0, metadata=in_json("number", OFFSET))
+    epochs: tuple[Epoch, ...] = field(default=(), metadata=in_json("epochs", _epochs))
+    #: What was decided otherwise than by the settings. None: they decide.
+    role: str | None = field(default=None, metadata=in_json("role", _role))
+    broker_id: int | None = field(default=None, metadata=in_json("brokerId", COUNT))
+    #: What the master was when it was last followed.
+    master_role: str | None = field(default=None, metadata=in_json("masterRole", _role))
+    #: Who was heard of last is the last.
+    members: tuple[Member, ...] = field(default=(), metadata=in_json("members", _members))
+    unknown: Mapping[str, Json] = field(default_factory=dict)
+
+    @property
+    def is_new_epoch(self) -> bool:
+        """Was this broker chosen to lead, and has not begun to?"""
+        return bool(self.epochs) and self.number > self.epochs[-1].number
+
+    @property
+    def name_of_next_life(self) -> str:
+        return f"{self.member}.{self.lives + 1}"
+
+    def begun(self, epochs: tuple[Epoch, ...]) -> Leadership:
+        """It leads: once more, with these epochs."""
+        assert epochs[-1].by == self.name_of_next_life
+        return replace(self, lives=self.lives + 1, epochs=epochs, number=max(self.number, epochs[-1].number))
+
+    def adopted(self, epochs: tuple[Epoch, ...], number: int, master_role: str | None) -> Leadership:
+        """It copies a log of these epochs."""
+        return replace(
+            self, epochs=epochs, number=max(self.number, number), master_role=master_role or self.master_role
+        )
+
+    def renamed(self, member: str) -> Leadership:
+        """It is a copy of another store's directory, and not that store."""
+        return replace(self, member=member, lives=0)
+
+    def promoted(self, number: int, role: str) -> Leadership:
+        assert number > self.number, f"epoch {number} has been"
+        return replace(self, number=number, role=role, broker_id=0)
+
+    def stood_down(self, number: int, broker_id: int) -> Leadership:
+        """Somebody else leads, under this number."""
+        return replace(self, number=max(self.number, number), role="SLAVE", broker_id=broker_id)
+
+    def heard_of(self, members: Iterable[Member]) -> Leadership:
+        """An address has one member, and a number one address: whoever had it before is somewhere else, or gone."""
+        known = list(self.members)
+        for one in members:
+            if one in known:
+                continue
+            known = [old for old in known if old.address != one.address and old.broker_id != one.broker_id]
+            known.append(one)
+        return replace(self, members=tuple(known[-MAX_MEMBERS:]))
+
+    def to_json(self) -> JsonObject:
+        told: JsonObject = {
+            **self.unknown,
+            "member": self.member,
+            "lives": self.lives,
+            "number": self.number,
+            "epochs": [{"epoch": one.number, "startOffset": one.start, "by": one.by} for one in self.epochs],
+            "role": self.role,
+            "brokerId": self.broker_id,
+            "masterRole": self.master_role,
+            "members": [to_json(one) for one in self.members],
+        }
+        return {key: value for key, value in told.items() if value is not None}
+
+
+def new_member() -> str:
+    """A name that no other store has."""
+    return secrets.token_hex(8)
+
+
+def _check(document: JsonObject) -> None:
+    from_json(Leadership, document)
+
+
+class LeadershipFile:
+    """Read once at the start, when the store is locked; written before what it says is acted on."""
+
+    def __init__(self, disk: Disk, directory: Path, new_member: Callable[[], str] = new_member) -> None:
+        self._file = JsonFile(disk, directory / FILE, _check)
+        self._new_member = new_member
+
+    def load(self) -> Leadership:
+        """A new one where there is none. Raises CorruptFile."""
+        loaded = self._file.load()
+        if loaded is None:
+            return Leadership(self._new_member())
+        if loaded.source is Source.PREVIOUS and self._file.problem() is not None:
+            raise CorruptFile(
+                f"{self._file.path} cannot be used: {self._file.problem()}. It says who leads; its previous copy "
+                f"{self._file.previous.name} is good and may lack the last change. Compare it with the other brokers "
+                "of this name (`pyromq broker status`): if they agree with it, copy it over the file, and start again"
+            )
+        found = from_json(Leadership, loaded.value)
+        # A crash in the first save of all left only the copy: a life more than it knows of costs nothing.
+        return found if loaded.source is Source.CURRENT else replace(found, lives=found.lives + 1)
+
+    def save(self, leadership: Leadership) -> None:
+        """Returns when it is durable. Raises OSError."""
+        self._file.save(leadership.to_json())

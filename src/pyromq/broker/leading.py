@@ -1,0 +1,175 @@
+"""What this broker is now, and how that changes: the one place that reads and writes its leadership.
+
+Whatever is decided is on the disk before anybody is told of it. What was decided by hand, or because another broker
+leads, wins over the settings of the next start: `pyromq broker promote` is the way to change it again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import replace
+from enum import Enum, auto
+
+from pyromq.broker.leadership import Leadership, LeadershipFile, Member, new_member
+from pyromq.config import BrokerConfig
+from pyromq.replication.joining import Epoch, LogExtent, begin_epoch, has_our_tail
+from pyromq.store.platform import what_to_do
+from pyromq.wire.bodies.epochs import BrokerEpochs, EpochEntry
+
+log = logging.getLogger("pyromq.broker")
+
+FIRST_NUMBER = 1
+
+
+class Verdict(Enum):
+    """What another broker of our name, who answered, means for one that leads."""
+
+    #: It leads with a later number, or has heard of one.
+    STAND_DOWN = auto()
+    #: It copied what our log has lost, or we have none at all: it is to lead.
+    HAND_OVER = auto()
+    #: It takes itself for the master, and nobody can tell which of the two is.
+    TWIN = auto()
+    #: It takes itself for the master, and was replaced by us.
+    OUTRANKED = auto()
+    NOTHING = auto()
+
+
+def judge(number: int, ours: LogExtent, other: BrokerEpochs) -> Verdict:
+    """By numbers; and whoever shares no epoch with us has another log, and our name by mistake."""
+    is_related = not set(ours.epochs).isdisjoint(epochs_of(other))
+    if other.newest > number and is_related:
+        return Verdict.STAND_DOWN
+    if ours.is_empty and not ours.epochs and other.broker_id != 0 and other.end > other.start:
+        return Verdict.HAND_OVER
+    if other.newest > number:
+        return Verdict.TWIN if other.broker_id == 0 else Verdict.NOTHING
+    if other.broker_id == 0:
+        return Verdict.OUTRANKED if other.newest < number else Verdict.TWIN
+    if other.newest == number and has_our_tail(ours, extent_of(other)):
+        return Verdict.HAND_OVER
+    return Verdict.NOTHING
+
+
+def extent_of(told: BrokerEpochs) -> LogExtent:
+    return LogExtent(told.start, max(told.end, told.start), epochs_of(told))
+
+
+def epochs_of(told: BrokerEpochs) -> tuple[Epoch, ...]:
+    return tuple(Epoch(one.number, one.start, one.by) for one in told.entries)
+
+
+def free_id(taken: Iterable[int]) -> int:
+    """The smallest number of a slave that nobody has."""
+    used = set(taken)
+    return next(number for number in range(1, len(used) + 2) if number not in used)
+
+
+class Leading:
+    """Made when the store is open: its lock is the file's too."""
+
+    def __init__(self, file: LeadershipFile, given: BrokerConfig) -> None:
+        """Raises CorruptFile."""
+        self._file = file
+        self._given = given
+        self.known: Leadership = file.load()
+        self._say_what_wins()
+
+    def _say_what_wins(self) -> None:
+        if self.known.role is not None and self.known.role != self._given.role:
+            log.warning(
+                "this broker is %s with id %s, as was decided since its settings were written (they say %s): "
+                "`pyromq broker promote` changes it", self.known.role, self.known.broker_id, self._given.role,
+            )  # fmt: skip
+
+    # --- what it is --------------------------------------------------------------------------------------------------
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The settings of the start, with what was decided since."""
+        known = self.known
+        if known.role is None or known.broker_id is None:
+            return self._given
+        return replace(self._given, role=known.role, broker_id=known.broker_id)
+
+    @property
+    def was_decided(self) -> bool:
+        """Is this broker something else than its settings say?"""
+        return self.known.role is not None and (self.known.role == "SLAVE") != self._given.is_slave
+
+    @property
+    def number(self) -> int:
+        return self.known.number
+
+    @property
+    def epochs(self) -> tuple[Epoch, ...]:
+        return self.known.epochs
+
+    def extent(self, start: int, end: int) -> LogExtent:
+        return LogExtent(start, end, self.known.epochs)
+
+    def describe(self, start: int, end: int, address: str, ha_address: str) -> BrokerEpochs:
+        """For whoever asks. An epoch that begins behind the end of the log says nothing of it."""
+        config, log_now = self.config, self.extent(start, end)
+        return BrokerEpochs(
+            cluster=config.cluster, name=config.name, broker_id=config.broker_id, start=start, end=end,
+            entries=tuple(
+                EpochEntry(one.number, one.start, log_now.end_of(index), one.by)
+                for index, one in enumerate(self.known.epochs)
+            ),
+            number=self.known.number, member=self.known.member, role=config.role, address=address,
+            ha_address=ha_address,
+        )  # fmt: skip
+
+    @property
+    def master(self) -> Member | None:
+        """Where the master was, as far as is known."""
+        return next((one for one in self.known.members if one.broker_id == 0), None)
+
+    # --- how that changes --------------------------------------------------------------------------------------------
+
+    def begin(self, start: int, end: int) -> None:
+        """It leads from here on: every time it starts it is somebody else. Raises OSError."""
+        known = self.known
+        number = max(known.number, FIRST_NUMBER)
+        epochs = begin_epoch(self.extent(start, end), number, known.name_of_next_life)
+        self._become(known.begun(epochs))
+
+    def adopt(self, primary: BrokerEpochs | None) -> None:
+        """It copies this one's log from now on; None: one that knows nothing of epochs. Raises OSError."""
+        known = self.known
+        if primary is None:
+            known = known.adopted((), 0, None)
+        else:
+            if primary.member and primary.member == known.member:
+                known = known.renamed(new_member())
+            known = known.adopted(epochs_of(primary), primary.newest, primary.role or None)
+        self._become(known)
+
+    def promote(self, number: int, role: str) -> None:
+        """It is to lead: with the next start. Raises OSError."""
+        self._become(self.known.promoted(number, role))
+
+    def stand_down(self, number: int, broker_id: int, master: Member | None) -> None:
+        """Somebody else leads: with the next start it is a slave. Raises OSError."""
+        known = self.known.stood_down(number, broker_id)
+        self._become(known.heard_of([master]) if master is not None else known)
+
+    def heard_of(self, members: Iterable[Member]) -> None:
+        """Where others are is a help: what cannot be written now is heard again."""
+        try:
+            self._become(self.known.heard_of(members))
+        except OSError as error:
+            log.warning("where the other brokers of this name are cannot be written down: %s", what_to_do(error))
+
+    def _become(self, known: Leadership) -> None:
+        if known != self.known:
+            self._file.save(known)
+            self.known = known
+
+    def role_if_promoted(self, asked: str | None) -> str:
+        """What it is to be: as asked, as it was meant to be, or as the master before."""
+        if asked:
+            return asked
+        return self._given.role if not self._given.is_slave else self.known.master_role or "ASYNC_MASTER"

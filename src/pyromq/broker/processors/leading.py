@@ -1,0 +1,319 @@
+"""Who leads, over the network: asked by slaves and tools, changed by hand.
+
+A slave that is promoted writes it down, answers, and restarts as the master. A master that steps down takes nothing
+more, waits until the slave has everything, has it promoted, and restarts as a slave. Until the slave has said yes the
+master can go on as if nothing had been asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from typing import Any
+
+from pyromq.broker.fencing import PROMOTE_SECONDS, Fencing
+from pyromq.broker.leadership import Member
+from pyromq.broker.leading import Leading, epochs_of
+from pyromq.broker.metadata_copy import MetadataCopy, TakenProgress, forget_own_progress
+from pyromq.broker.others import Answered, Others
+from pyromq.broker.promise import BrokerPromise
+from pyromq.broker.replicating import Replicating
+from pyromq.broker.role_change import Ask, Change
+from pyromq.clock import Clock
+from pyromq.config.broker import MASTER_ROLES
+from pyromq.errors import CallFailed, ConfigError, EpochTooOld, NotNow, PyroMQError
+from pyromq.model.ids import LogPosition, QueueOffset
+from pyromq.model.message import AppendedAt
+from pyromq.net.client import Client
+from pyromq.net.peer import Peer
+from pyromq.net.service import Handler
+from pyromq.store.config_files import ConsumerOffsets
+from pyromq.store.message_store import MessageStore
+from pyromq.wire.bodies.epochs import BrokerEpochs
+from pyromq.wire.codes import ResponseCode
+from pyromq.wire.leading_requests import (
+    GetBrokerEpochs,
+    GetTimerCheckPoint,
+    GetTimerMetrics,
+    PromoteBroker,
+    Promoted,
+    RestartBroker,
+    StepDown,
+    SteppedDown,
+)
+from pyromq.wire.requests import Request
+from pyromq.wire.responses import Response
+
+log = logging.getLogger("pyromq.broker")
+
+#: A slave that lacks no more than this gets it in a moment: only then messages are refused.
+NEARLY_BYTES = 4 << 20
+ASK_AGAIN_SECONDS = 0.02
+#: For what a slave copies from its master beside the log, before it leads.
+METADATA_SECONDS = 3.0
+#: After a promotion without an answer: how long it is asked what came of it.
+DOUBT_SECONDS = 5.0
+
+
+class LeadingProcessor:
+    """Handles what changes who leads. The changes themselves are carried out by a restart in place."""
+
+    def __init__(
+        self,
+        leading: Leading,
+        others: Others,
+        fencing: Fencing,
+        copies: Replicating,
+        metadata: MetadataCopy,
+        taken: TakenProgress,
+        offsets: ConsumerOffsets,
+        promise: BrokerPromise,
+        store: MessageStore,
+        client: Client,
+        clock: Clock,
+        change: Ask,
+        *,
+        address: str,
+        waiting_sends: Callable[[], int],
+        fail_sends: Callable[[PyroMQError], None],
+    ) -> None:
+        self._leading = leading
+        self._others = others
+        self._fencing = fencing
+        self._copies = copies
+        self._metadata = metadata
+        self._taken = taken
+        self._offsets = offsets
+        self._promise = promise
+        self._store = store
+        self._client = client
+        self._clock = clock
+        self._change = change
+        self._address = address
+        self._waiting_sends = waiting_sends
+        self._fail_sends = fail_sends
+        self._lock = asyncio.Lock()
+        self._under_way: set[asyncio.Task[Response]] = set()
+
+    def handlers(self) -> Mapping[type[Request], Handler]:
+        return {
+            GetBrokerEpochs: self.epochs,
+            PromoteBroker: self.promote,
+            StepDown: self.step_down,
+            RestartBroker: self.restart,
+            GetTimerCheckPoint: _no_timers,
+            GetTimerMetrics: _no_timers,
+        }
+
+    def epochs(self, request: GetBrokerEpochs, peer: Peer) -> Response:
+        """Who asks as a slave of ours is remembered: after a crash it may have what we have lost."""
+        config = self._leading.config
+        if request.name == config.name and request.address and request.broker_id and not config.is_slave:
+            known = next((one for one in self._leading.known.members if one.address == request.address), None)
+            self._leading.heard_of([Member(request.address, request.broker_id, known.ha_address if known else "")])
+        return Response(body=self._copies.described(self._address).encode())
+
+    def restart(self, request: RestartBroker, peer: Peer) -> Response:
+        log.warning("%s asks this broker to restart in place: %s", peer.address, request.reason)
+        self._change(Change(why=request.reason or "somebody asked for it"))
+        return Response()
+
+    # --- a slave is to lead ------------------------------------------------------------------------------------------
+
+    async def promote(self, request: PromoteBroker, peer: Peer) -> Response:
+        """Raises EpochTooOld, NotNow, ConfigError, OSError."""
+        return await self._whole(self._promote(request, peer))
+
+    async def _promote(self, request: PromoteBroker, peer: Peer) -> Response:
+        leading = self._leading
+        role = leading.role_if_promoted(request.role)
+        if not leading.config.is_slave:
+            if request.epoch == leading.number:
+                return self._promoted()
+            raise NotNow(f"this broker leads already, with epoch {leading.number}")
+        if role not in MASTER_ROLES:
+            raise ConfigError(f"role = {role!r} does not lead: it is {' or '.join(MASTER_ROLES)}", "role")
+        if request.epoch <= leading.number:
+            raise EpochTooOld(f"epoch {request.epoch} has been: {leading.number} is known here; ask with a larger one")
+        log.warning("%s asks this broker to lead, with epoch %d: %s", peer.address, request.epoch, request.reason)
+        if request.handed_over:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(METADATA_SECONDS):
+                    await self._metadata.copy_now()
+        async with self._standing_still():
+            if self._store.log.end < request.position:
+                raise NotNow(
+                    f"this broker's log ends at {self._store.log.end}, and {request.position} is asked for: it would "
+                    "lead without what was promised"
+                )
+            self._store.catch_up()
+            self._metadata.name_new_topics(self._topics_begun_since)
+            leading.promote(request.epoch, role)
+        self._change(Change(why=f"it leads from now on, with epoch {request.epoch}"))
+        return self._promoted()
+
+    @contextlib.asynccontextmanager
+    async def _standing_still(self) -> AsyncIterator[None]:
+        """The copy does not grow, and is on the disk. If it is not to lead after all, it goes on."""
+        await self._copies.stop_following()
+        try:
+            end = LogPosition(self._store.log.end)
+            await self._store.wait_synced(AppendedAt(end, 0, QueueOffset(0)))
+            yield
+        except BaseException:
+            self._copies.go_on_following()
+            raise
+
+    def _topics_begun_since(self, position: int) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for queue in self._store.queues:
+            first = queue.entry(queue.min_offset) if queue.max_offset > queue.min_offset else None
+            if first is not None and first.position >= position:
+                found[queue.id.topic] = max(found.get(queue.id.topic, 0), queue.id.number + 1)
+        return found
+
+    def _promoted(self) -> Promoted:
+        leading = self._leading
+        return Promoted(epoch=leading.number, position=self._store.log.end, role=leading.config.role)
+
+    # --- a master stands down ----------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """For as long as the broker runs. A master looks for others who lead."""
+        try:
+            if not self._leading.config.is_slave:
+                await self._fencing.watch(self._stand_down, self._promise.looked)
+            await asyncio.Event().wait()
+        finally:
+            for task in self._under_way:
+                task.cancel()
+            await asyncio.gather(*self._under_way, return_exceptions=True)
+
+    async def _whole(self, work: Coroutine[Any, Any, Response]) -> Response:
+        """One after the other, and to the end: whoever asked may have gone, and half of it must not be left."""
+        task = asyncio.get_running_loop().create_task(self._in_turn(work))
+        self._under_way.add(task)
+        task.add_done_callback(self._is_done)
+        return await asyncio.shield(task)
+
+    async def _in_turn(self, work: Coroutine[Any, Any, Response]) -> Response:
+        try:
+            async with self._lock:
+                return await work
+        finally:
+            work.close()  # nothing happens to what is done
+
+    def _is_done(self, task: asyncio.Task[Response]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("who leads is not changed: %s", error)
+
+    async def _stand_down(self, other: Answered) -> None:
+        """At once: another one leads, and whatever we take from now on would be lost."""
+        why = f"{other.address} leads with epoch {other.told.newest}: messages go there"
+        self._promise.close(why)
+        self._store.close_run()
+        self._fail_sends(NotNow(why))
+        await self._forget_progress()
+        await self._fencing.note_standing_down(other)
+        self._change(Change(why=why))
+
+    async def _forget_progress(self) -> None:
+        await asyncio.to_thread(forget_own_progress, self._offsets, self._taken)
+
+    async def step_down(self, request: StepDown, peer: Peer) -> Response:
+        """Raises NotNow: then this broker goes on leading. Raises OSError."""
+        log.warning("%s asks this broker to step down for %s: %s", peer.address, request.to, request.reason)
+        return await self._whole(self._step_down(request))
+
+    async def _step_down(self, request: StepDown) -> Response:
+        config = self._leading.config
+        if config.is_slave:
+            raise NotNow("this broker is a slave: its master can step down")
+        until = self._clock.monotonic() + request.timeout_ms / 1000
+        try:
+            told = await self._hand_over(request.to, request.role or config.role, until)
+        except CallFailed as problem:
+            raise NotNow(f"{request.to} cannot be asked, and this broker goes on leading: {problem}") from None
+        return await self._follow(request.to, told)
+
+    async def _hand_over(self, to: str, role: str, until: float) -> BrokerEpochs:
+        """When this returns, the other one leads. Raises NotNow, CallFailed: then we do."""
+        await self._until_it_has(to, NEARLY_BYTES, until)
+        self._promise.close(f"this broker hands over to {to}: messages go there in a moment")
+        try:
+            self._store.close_run()
+            told = await self._until_it_has(to, 0, until)
+            await self._until_answered(until)
+            await self._have_promoted(to, role)
+        except BaseException:
+            self._promise.open_again()
+            raise
+        return told
+
+    async def _follow(self, to: str, told: BrokerEpochs) -> Response:
+        """There is no way back. What cannot be written now is found out by the next start. Raises OSError."""
+        epoch = self._leading.number + 1
+        try:
+            await self._forget_progress()
+            number = await self._others.free_id(to)
+            self._leading.stand_down(epoch, number, Member(to, 0, told.ha_address))
+        finally:
+            self._change(Change(why=f"{to} leads from now on, with epoch {epoch}"))
+        return SteppedDown(epoch=epoch, position=self._store.log.end, broker_id=number)
+
+    async def _until_it_has(self, to: str, all_but: int, until: float) -> BrokerEpochs:
+        """Wait for a slave to have our log. Raises NotNow, CallFailed."""
+        while True:
+            try:
+                told = await self._others.ask(to)
+            except CallFailed:  # it may be restarting
+                if self._clock.monotonic() > until:
+                    raise
+                await asyncio.sleep(ASK_AGAIN_SECONDS)
+                continue
+            if told is None or told.name != self._leading.config.name or told.broker_id == 0:
+                raise NotNow(f"{to} is no slave of this broker: nobody to hand over to")
+            follows = epochs_of(told) == self._leading.epochs
+            if follows and told.end >= self._store.marks.appended.value - all_but:
+                return told
+            if self._clock.monotonic() > until:
+                lacks = self._store.marks.appended.value - told.end
+                why = f"still lacks {lacks} bytes" if follows else "does not follow this broker now"
+                raise NotNow(f"{to} {why}: this broker goes on leading; try again later")
+            await asyncio.sleep(ASK_AGAIN_SECONDS)
+
+    async def _until_answered(self, until: float) -> None:
+        """Whoever waits for slaves is answered by us: the slave has it all."""
+        while self._waiting_sends() and self._clock.monotonic() < until:  # noqa: ASYNC110  many wait, in two ways
+            await asyncio.sleep(ASK_AGAIN_SECONDS)
+
+    async def _have_promoted(self, to: str, role: str) -> None:
+        """Raises NotNow when it does not lead, as far as can be found out."""
+        number, end = self._leading.number + 1, self._store.marks.appended.value
+        request = PromoteBroker(epoch=number, role=role, reason="the master hands over", position=end, handed_over=True)
+        try:
+            answer = await self._client.call(to, request, PROMOTE_SECONDS)
+        except CallFailed as problem:
+            if not await self._leads_after_all(to, number):
+                raise NotNow(f"{to} was asked to lead, and nobody knows what came of it: {problem}") from None
+            return
+        if answer.code != ResponseCode.SUCCESS:
+            raise NotNow(f"{to} does not lead, and this broker goes on: {answer.reason}")
+
+    async def _leads_after_all(self, to: str, number: int) -> bool:
+        until = self._clock.monotonic() + DOUBT_SECONDS
+        while self._clock.monotonic() < until:
+            with contextlib.suppress(PyroMQError):
+                told = await self._others.ask(to)
+                if told is not None and told.newest >= number:
+                    return True
+            await asyncio.sleep(ASK_AGAIN_SECONDS)
+        return False
+
+
+def _no_timers(request: Request, peer: Peer) -> Response:
+    """A slave of RocketMQ asks every few seconds, and goes on without: said without a line in our log."""
+    return Response(code=ResponseCode.SYSTEM_ERROR, reason="this broker has no timer wheel: nothing to copy")

@@ -1,0 +1,24 @@
+"""What a broker has found out of its role before it serves: what it is, who else has its name, and how to ask them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyromq.broker.fencing import Fencing
+from pyromq.broker.leading import Leading
+from pyromq.broker.others import Others
+from pyromq.net.client import Client
+
+
+@dataclass(slots=True)
+class Role:
+    """Handed to the parts that need it."""
+
+    client: Client
+    leading: Leading
+    others: Others
+    fencing: Fencing
+    #: It was promoted, and this is its first start as the master.
+    is_new_master: bool = False
+    #: It was to lead, and found that another one does.
+    has_stood_down: bool = False

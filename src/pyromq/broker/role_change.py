@@ -1,0 +1,21 @@
+"""What has to happen before a broker goes on: it stops, this is done, and it starts again in the same process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A restart in place. What the broker is then says its leadership, which was written before."""
+
+    why: str
+    #: The log from here on is nobody else's: it is cut, and kept aside.
+    cut_at: int | None = None
+    #: Nothing of the log can be continued: it is put aside, and a new copy begins.
+    begin_anew: bool = False
+
+
+#: Called at most once with effect: the first change is the one that is carried out.
+Ask = Callable[[Change], None]

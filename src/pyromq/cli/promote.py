@@ -1,0 +1,95 @@
+"""`pyromq broker promote`: let a slave lead. It says first what may be missing, and asks."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pyromq.cli import output
+from pyromq.cli.broker_views import status_facts
+from pyromq.cli.completing import brokers
+from pyromq.cli.connecting import NameServers, Yes, ask
+from pyromq.cli.output import escaped
+from pyromq.cli.reaching import DEFAULT_NAME_SERVER
+from pyromq.cli.serve import BrokerRole
+from pyromq.clock import SystemClock
+from pyromq.errors import NotNow
+
+if TYPE_CHECKING:
+    from pyromq.admin.admin import Admin
+    from pyromq.admin.brokers import BrokerStatus
+    from pyromq.admin.promotion import Promotion
+
+#: How long the others may take to find the new master, before it is shown without them.
+FOLLOW_SECONDS = 15.0
+
+Broker = Annotated[
+    str,
+    typer.Argument(
+        metavar="BROKER",
+        help="The name that master and slaves share; or the address of the slave.",
+        show_default=False,
+        autocompletion=brokers,
+    ),
+]
+
+
+def promote(
+    broker: Broker,
+    broker_id: Annotated[
+        int | None, typer.Option("--id", metavar="N", min=0, help="The slave with this number; else the best one.")
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option("--address", metavar="HOST:PORT", help="The slave at this address; else the best one.")
+    ] = None,
+    role: Annotated[
+        BrokerRole | None,
+        typer.Option("--role", metavar="ROLE", help="async-master or sync-master; else what the master was."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Even though another slave has more.")] = False,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout", metavar="SECONDS", min=1, help="How long to wait for the new master.")
+    ] = 60.0,
+    yes: Yes = False,
+    name_servers: NameServers = DEFAULT_NAME_SERVER,
+) -> None:
+    """Let a slave lead: when its master is gone, or to take over from one that lives.
+
+    A master that lives hands over: nothing is lost, and it goes on as a slave. One that is gone, and comes back,
+    becomes a slave by itself; what nobody else had of its log is put aside in a file, not thrown away.
+    """
+    if role is BrokerRole.SLAVE:
+        raise typer.BadParameter("whoever leads is async-master or sync-master", param_hint="--role")
+    plan = ask(name_servers, lambda admin: admin.leading.plan(broker, broker_id=broker_id, address=address))
+    _explain(plan, force=force)
+    output.agree(f"let {plan.slave} lead {plan.name}, in epoch {plan.epoch}.", yes=yes)
+    _carry_out(plan, role, timeout_s, name_servers)
+
+
+def _explain(plan: Promotion, *, force: bool) -> None:
+    from pyromq.admin.promotion import what_may_be_missing
+
+    for sentence in what_may_be_missing(plan):
+        output.note(escaped(sentence))
+    if plan.better and not force:
+        names = " or ".join(f"--id {one.status.broker_id}" for one in plan.better)
+        output.fail(f"nothing was done: choose the better slave with {names}, or say --force")
+
+
+async def _followed(admin: Admin, plan: Promotion) -> BrokerStatus:
+    return await admin.leading.until_followed(plan.name, plan.followers, FOLLOW_SECONDS)
+
+
+def _carry_out(plan: Promotion, role: BrokerRole | None, timeout_s: float, name_servers: str) -> None:
+    slave = plan.slave.address
+    chosen = None if role is None else role.name
+    with output.working(f"{slave} takes over"):
+        ask(name_servers, lambda admin: admin.leading.promote(plan, role=chosen, reason="pyromq broker promote"))
+        found = ask(name_servers, lambda admin: admin.leading.until_leads(plan.name, slave, timeout_s))
+        with contextlib.suppress(NotNow):  # what is shown then says who is missing
+            found = ask(name_servers, lambda admin: _followed(admin, plan))
+    console = output.stdout()
+    console.print(f"[green]✓[/] {escaped(slave)} leads [bold]{escaped(plan.name)}[/]")
+    console.print(status_facts(found, SystemClock().now_ms()))

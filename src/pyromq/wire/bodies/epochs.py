@@ -1,0 +1,94 @@
+"""Who led a log from which position on: RocketMQ's EpochEntryCache, with what PyroMQ's brokers tell each other beside.
+
+A broker of RocketMQ leaves `by`, `member` and the rest out, and its readers skip them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import orjson
+
+from pyromq.errors import WrongShape
+from pyromq.model.json_form import INT64, OFFSET, Json, expect, from_json, in_json, some_objects, text
+from pyromq.wire.bodies.reading import read_body
+
+#: A life has one: more lives than any broker has.
+MAX_ENTRIES = 100_000
+MAX_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEntry:
+    """Somebody led from `start` on; `end` is where the next began, or the log's end."""
+
+    number: int = field(metadata=in_json("epoch", OFFSET))
+    start: int = field(metadata=in_json("startOffset", OFFSET))
+    end: int = field(default=0, metadata=in_json("endOffset", INT64))
+    #: The member and which of its lives; RocketMQ's brokers do not say.
+    by: str = field(default="", metadata=in_json("by", text))
+    unknown: Mapping[str, Json] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Json]:
+        return {"epoch": self.number, "startOffset": self.start, "endOffset": self.end, "by": self.by}
+
+
+def _entries(value: Json) -> tuple[EpochEntry, ...]:
+    objects = some_objects(value)
+    if len(objects) > MAX_ENTRIES:
+        raise WrongShape(f"{len(objects)} epochs, the limit is {MAX_ENTRIES}")
+    entries = tuple(from_json(EpochEntry, one) for one in objects)
+    for one, following in pairwise(entries):
+        expect(one.number <= following.number and one.start <= following.start, "epochs in their order", value)
+    return entries
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerEpochs:
+    """The answer of one broker."""
+
+    cluster: str = field(default="", metadata=in_json("clusterName", text))
+    name: str = field(default="", metadata=in_json("brokerName", text))
+    broker_id: int = field(default=0, metadata=in_json("brokerId", INT64))
+    entries: tuple[EpochEntry, ...] = field(default=(), metadata=in_json("epochList", _entries))
+    end: int = field(default=0, metadata=in_json("maxOffset", OFFSET))
+    #: Ours: where the log begins.
+    start: int = field(default=0, metadata=in_json("minOffset", OFFSET))
+    #: Ours: the largest number known, which may be of an epoch without a byte. 0: none.
+    number: int = field(default=0, metadata=in_json("number", OFFSET))
+    #: Ours: which store this is. Empty: a broker of RocketMQ.
+    member: str = field(default="", metadata=in_json("member", text))
+    role: str = field(default="", metadata=in_json("role", text))
+    address: str = field(default="", metadata=in_json("address", text))
+    #: Ours: where slaves copy the log.
+    ha_address: str = field(default="", metadata=in_json("haAddress", text))
+    unknown: Mapping[str, Json] = field(default_factory=dict)
+
+    @property
+    def newest(self) -> int:
+        """The largest number it knows of, whoever says it."""
+        return max((self.number, *(one.number for one in self.entries)))
+
+    def encode(self) -> bytes:
+        return orjson.dumps(
+            {
+                "clusterName": self.cluster,
+                "brokerName": self.name,
+                "brokerId": self.broker_id,
+                "epochList": [one.to_json() for one in self.entries],
+                "maxOffset": self.end,
+                "minOffset": self.start,
+                "number": self.number,
+                "member": self.member,
+                "role": self.role,
+                "address": self.address,
+                "haAddress": self.ha_address,
+            }
+        )
+
+    @classmethod
+    def decode(cls, body: bytes) -> BrokerEpochs:
+        """Raises BadRequest."""
+        return read_body(cls, body, "the list of epochs", MAX_BYTES)

@@ -1,0 +1,168 @@
+"""Two brokers of one name that may become master and slave of each other, and a name server that may be forgetful."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from pyromq import Message, Producer
+from pyromq.broker.assembly import Broker
+from pyromq.broker.life import BrokerLife
+from pyromq.config import BrokerConfig, NameServerConfig, ReplicationConfig, RetentionConfig, StoreConfig
+from pyromq.nameserver.assembly import NameServer
+from pyromq.net.client import Client
+from pyromq.store.message_store import MessageStore, decode
+from pyromq.wire.bodies.epochs import BrokerEpochs
+from pyromq.wire.bodies.routes import MemberGroup
+from pyromq.wire.codes import ResponseCode
+from pyromq.wire.command import Command
+from pyromq.wire.leading_requests import GetBrokerEpochs, PromoteBroker, StepDown
+from pyromq.wire.nameserver_requests import GetMemberGroup
+from pyromq.wire.requests import Request
+
+SECONDS = 30
+TOPIC = "orders"
+SEGMENT = 1 << 16
+
+
+class Scene:
+    """`a` is meant to be the master and `b` the slave. What they are is decided by them."""
+
+    def __init__(self, root: Path, name_server: NameServer, role: str) -> None:
+        self.root = root
+        self.name_server = name_server.address
+        self._role = role
+        self._ports: dict[str, int] = {}
+        self._running: dict[str, AsyncExitStack] = {}
+        self.lives: dict[str, BrokerLife] = {}
+        self.client = Client()
+
+    def config(self, name: str) -> BrokerConfig:
+        return BrokerConfig(
+            name="pair",
+            role=self._role if name == "a" else "SLAVE",
+            broker_id=0 if name == "a" else 1,
+            listen_port=self._ports.get(name, 0),
+            vip_channel=False,
+            name_servers=(self.name_server,),
+            auto_create_topics=True,
+            default_topic_queues=1,
+            auto_create_groups=True,
+            replication=ReplicationConfig(metadata_interval_ms=100, timeout_ms=2000, heartbeat_ms=200),
+            store=StoreConfig(
+                root=self.root / name,
+                segment_bytes=SEGMENT,
+                max_body_bytes=SEGMENT // 4,
+                retention=RetentionConfig(refuse_at=1.0, resume_below=0.99),
+            ),
+        )
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    async def start(self, name: str) -> None:
+        stack = AsyncExitStack()
+        self.lives[name] = await stack.enter_async_context(BrokerLife(self.config(name)).running())
+        self._running[name] = stack
+        self._ports[name] = self.of(name).server.port
+
+    async def stop(self, name: str) -> None:
+        await self._running.pop(name).aclose()
+
+    async def stop_brokers(self) -> None:
+        for name in list(self._running):
+            await self.stop(name)
+
+    async def stop_all(self) -> None:
+        await self.stop_brokers()
+        await self.client.close()
+
+    def of(self, name: str) -> Broker:
+        return self.lives[name].broker
+
+    def lose_end(self, name: str, position: int) -> None:
+        """What a crash does to a log that was not flushed."""
+        store = MessageStore(self.config(name).store)
+        store.open(truncate_at=position)
+        store.close()
+
+    # --- asking ------------------------------------------------------------------------------------------------------
+
+    async def ask(self, name: str, request: Request) -> Command:
+        return await self.client.call(self.of(name).address, request, 20.0)
+
+    async def epochs(self, name: str) -> BrokerEpochs:
+        return BrokerEpochs.decode(bytes((await self.ask(name, GetBrokerEpochs())).body))
+
+    async def promote(self, name: str, epoch: int, **more: Any) -> Command:
+        return await self.ask(name, PromoteBroker(epoch=epoch, reason="a test", **more))
+
+    async def step_down(self, name: str, to: str, **more: Any) -> Command:
+        return await self.ask(name, StepDown(to=self.of(to).address, reason="a test", **more))
+
+    async def members(self) -> dict[int, str]:
+        answer = await self.client.call(self.name_server, GetMemberGroup(broker_name="pair", cluster="DefaultCluster"))
+        assert answer.code == ResponseCode.SUCCESS
+        return dict(MemberGroup.decode(answer.body).addresses)
+
+    # --- waiting -----------------------------------------------------------------------------------------------------
+
+    async def leads(self, name: str) -> None:
+        """Until a broker leads, and the name server says so."""
+        await until(lambda: not self.of(name).config.is_slave and self.of(name).parts is not None)
+        async with asyncio.timeout(SECONDS):
+            while (await self.members()).get(0) != self.of(name).address:  # noqa: ASYNC110  nobody tells us
+                await asyncio.sleep(0.02)
+
+    async def follows(self, name: str, other: str) -> None:
+        """Until a broker is a slave that has all that another has."""
+        await until(lambda: self.of(name).config.is_slave and not self.seeks(name))
+        await until(lambda: self.of(name).store.log.end == self.of(other).store.log.end > 0)
+
+    def seeks(self, name: str) -> bool:
+        copies = self.of(name).copies
+        return copies is None or copies.seeks_master
+
+    # --- messages ----------------------------------------------------------------------------------------------------
+
+    async def send(self, *bodies: str) -> None:
+        async with Producer(self.name_server, group="producers", attempts=20, timeout_s=20.0) as producer:
+            for body in bodies:
+                await producer.send(Message(TOPIC, body.encode()))
+
+    def bodies(self, name: str) -> list[str]:
+        store = self.of(name).store
+        store.catch_up()
+        found = store.read(TOPIC, 0, 0, max_messages=100_000, max_bytes=64 << 20)
+        return [bytes(decode(view).body).decode() for view in found.records]
+
+
+async def until(holds: Callable[[], object]) -> None:
+    async with asyncio.timeout(SECONDS):
+        while not holds():  # noqa: ASYNC110  two brokers tell each other, not us
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def scene_in(root: Path, role: str) -> AsyncIterator[Scene]:
+    server = NameServer(NameServerConfig(listen_port=0))
+    await server.start()
+    scene = Scene(root, server, role)
+    try:
+        await scene.start("a")
+        await scene.start("b")
+        await until(lambda: not scene.seeks("b"))
+        yield scene
+    finally:
+        await scene.stop_all()
+        await server.stop()
+
+
+def told(root: Path, story: Callable[[Scene], Coroutine[Any, Any, None]], role: str = "SYNC_MASTER") -> None:
+    async def run() -> None:
+        async with asyncio.timeout(3 * SECONDS), scene_in(root, role) as scene:
+            await story(scene)
+
+    asyncio.run(run())

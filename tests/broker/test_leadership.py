@@ -1,0 +1,200 @@
+"""The file that says who leads, and what one broker makes of another's word."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.fakes import store_config
+from pyromq.broker.leadership import FILE, MAX_MEMBERS, Leadership, LeadershipFile, Member
+from pyromq.broker.leading import Leading, Verdict, extent_of, free_id, judge
+from pyromq.clock import ManualClock
+from pyromq.config import BrokerConfig
+from pyromq.errors import CorruptFile
+from pyromq.model.json_form import from_json
+from pyromq.replication.joining import Epoch, LogExtent
+from pyromq.testing import SimDisk
+from pyromq.wire.bodies.epochs import BrokerEpochs, EpochEntry
+
+PLACE = Path("/store/config")
+
+
+def file_on(disk: SimDisk) -> LeadershipFile:
+    return LeadershipFile(disk, PLACE, lambda: "me")
+
+
+def master(disk: SimDisk, **settings: object) -> Leading:
+    config = BrokerConfig(store=store_config(root=Path("/store")), **settings)  # type: ignore[arg-type]
+    return Leading(file_on(disk), config)
+
+
+@pytest.fixture
+def disk() -> SimDisk:
+    return SimDisk(ManualClock())
+
+
+# --- the file --------------------------------------------------------------------------------------------------------
+
+
+def test_a_store_without_the_file_was_never_part_of_this(disk: SimDisk) -> None:
+    leading = master(disk)
+    assert (leading.epochs, leading.number, leading.config.role) == ((), 0, "ASYNC_MASTER")
+    assert not disk.exists(PLACE / FILE)
+
+
+def test_every_start_as_master_is_another_life_with_the_same_number(disk: SimDisk) -> None:
+    master(disk).begin(0, 0)
+    master(disk).begin(0, 500)
+    leading = master(disk)
+    leading.begin(0, 500)  # nothing came in between: that life has left no byte
+    assert leading.epochs == (Epoch(1, 0, "me.1"), Epoch(1, 500, "me.3"))
+
+
+def test_what_was_decided_wins_over_the_settings(disk: SimDisk) -> None:
+    leading = master(disk)
+    leading.begin(0, 100)
+    leading.stand_down(4, 2, Member("b:1", 0, "b:2"))
+    leading = master(disk)
+    assert (leading.config.role, leading.config.broker_id, leading.number) == ("SLAVE", 2, 4)
+    assert (leading.was_decided, leading.master) == (True, Member("b:1", 0, "b:2"))
+    leading.promote(5, leading.role_if_promoted(None))
+    leading = master(disk)
+    assert (leading.config.role, leading.config.broker_id, leading.was_decided) == ("ASYNC_MASTER", 0, False)
+    assert leading.known.is_new_epoch
+    leading.begin(0, 300)
+    assert leading.epochs[-1] == Epoch(5, 300, "me.2")
+    assert not leading.known.is_new_epoch
+
+
+def test_a_slave_that_is_promoted_is_what_its_master_was(disk: SimDisk) -> None:
+    leading = master(disk, role="SLAVE", broker_id=1)
+    assert leading.role_if_promoted(None) == "ASYNC_MASTER"
+    leading.adopt(BrokerEpochs(entries=(EpochEntry(3, 0, 0, "a.1"),), role="SYNC_MASTER", member="a"))
+    assert (leading.number, leading.role_if_promoted(None)) == (3, "SYNC_MASTER")
+    assert leading.role_if_promoted("ASYNC_MASTER") == "ASYNC_MASTER"
+
+
+def test_a_copy_of_its_masters_directory_gets_a_name_of_its_own(disk: SimDisk) -> None:
+    leading = master(disk, role="SLAVE", broker_id=1)
+    leading.adopt(BrokerEpochs(entries=(EpochEntry(1, 0, 0, "me.1"),), member="me"))
+    assert leading.known.member != "me"
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b'{"member": "me", "lives": -1}', b'{"lives": 3}'])
+def test_a_damaged_file_stops_the_start_although_its_copy_is_good(disk: SimDisk, damage: bytes) -> None:
+    master(disk).begin(0, 0)
+    master(disk).begin(0, 10)
+    disk.replace_bytes(PLACE / FILE, damage)
+    with pytest.raises(CorruptFile, match="may lack the last change"):
+        master(disk)
+
+
+def test_a_crash_in_the_very_first_save_is_no_damage(disk: SimDisk) -> None:
+    master(disk).begin(0, 0)
+    disk.remove(PLACE / FILE)
+    leading = master(disk)
+    leading.begin(0, 0)
+    assert leading.epochs == (Epoch(1, 0, "me.3"),), "a life more, whatever became of the one before"
+
+
+epochs = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=4).map(
+    lambda steps: tuple(
+        Epoch(sum(one for one, _ in steps[: at + 1]), sum(two for _, two in steps[: at + 1]), f"m.{at}")
+        for at in range(len(steps))
+    )
+)
+members = st.builds(
+    Member, st.sampled_from(["a:1", "b:1", "c:1"]), st.integers(0, 3), st.sampled_from(["", "a:2", "b:2"])
+)
+known = st.builds(
+    Leadership,
+    member=st.text(min_size=1, max_size=8),
+    lives=st.integers(0, 1 << 40),
+    number=st.integers(0, 1 << 31),
+    epochs=epochs,
+    role=st.sampled_from([None, "SLAVE", "ASYNC_MASTER", "SYNC_MASTER"]),
+    broker_id=st.none() | st.integers(0, 5),
+    master_role=st.sampled_from([None, "ASYNC_MASTER", "SYNC_MASTER"]),
+    members=st.lists(members, max_size=3).map(tuple),
+)
+
+
+@given(known)
+def test_what_is_written_is_read_again(leadership: Leadership) -> None:
+    disk = SimDisk(ManualClock())
+    file_on(disk).save(leadership)
+    assert file_on(disk).load() == leadership
+    assert from_json(Leadership, leadership.to_json()) == leadership
+
+
+@given(st.lists(members, max_size=30))
+def test_an_address_has_one_member_and_a_number_one_address(heard: list[Member]) -> None:
+    found = Leadership("me").heard_of(heard).members
+    assert len({one.address for one in found}) == len({one.broker_id for one in found}) == len(found) <= MAX_MEMBERS
+    if heard:
+        assert heard[-1] in found
+    assert Leadership("me").heard_of(heard).heard_of(found).members == found
+
+
+@given(st.sets(st.integers(0, 8)))
+def test_the_smallest_number_that_nobody_has(taken: set[int]) -> None:
+    number = free_id(taken)
+    assert number > 0
+    assert number not in taken
+    assert all(smaller in taken for smaller in range(1, number))
+
+
+# --- what one makes of another ---------------------------------------------------------------------------------------
+
+COMMON = EpochEntry(1, 0, 0, "a.1")
+
+
+def broker(number: int, broker_id: int, end: int = 100, *more: EpochEntry) -> BrokerEpochs:
+    return BrokerEpochs(broker_id=broker_id, entries=(COMMON, *more), end=end, number=number, member="m")
+
+
+def verdict(ours: BrokerEpochs, other: BrokerEpochs) -> Verdict:
+    return judge(ours.newest, extent_of(ours), other)
+
+
+brokers = st.builds(
+    lambda number, end: broker(number, 0, end, EpochEntry(number, 50, 0, f"x.{number}")),
+    st.integers(1, 5), st.integers(50, 200),
+)  # fmt: skip
+
+
+@given(brokers, brokers)
+def test_of_two_masters_of_one_log_one_goes_unless_nobody_can_tell(one: BrokerEpochs, other: BrokerEpochs) -> None:
+    verdicts = {verdict(one, other), verdict(other, one)}
+    if one.newest == other.newest:
+        assert verdicts == {Verdict.TWIN}
+    else:
+        assert verdicts == {Verdict.STAND_DOWN, Verdict.OUTRANKED}
+
+
+def test_a_slave_that_knows_of_a_later_master_is_believed() -> None:
+    assert verdict(broker(1, 0), broker(2, 1)) is Verdict.STAND_DOWN
+
+
+def test_a_stranger_with_our_name_makes_nobody_a_slave() -> None:
+    stranger = replace(broker(7, 0), entries=(EpochEntry(7, 0, 0, "z.1"),))
+    assert verdict(broker(1, 0), stranger) is Verdict.TWIN
+    assert verdict(broker(1, 0), replace(stranger, broker_id=1)) is Verdict.NOTHING
+
+
+def test_a_slave_that_has_what_a_crash_took_from_us_is_to_lead() -> None:
+    assert verdict(broker(1, 0, 80), broker(1, 1, 100)) is Verdict.HAND_OVER
+    assert verdict(broker(1, 0, 100), broker(1, 1, 100)) is Verdict.NOTHING
+    assert verdict(broker(1, 0, 80, EpochEntry(1, 60, 0, "a.2")), broker(1, 1, 100)) is Verdict.NOTHING, (
+        "what it has of an earlier life has been led over since"
+    )
+
+
+def test_an_empty_store_does_not_lead_over_a_slave_that_has_messages() -> None:
+    assert judge(0, LogExtent(0, 0), broker(3, 1)) is Verdict.HAND_OVER
+    assert judge(0, LogExtent(0, 0), replace(broker(3, 1), end=0)) is Verdict.NOTHING
+    assert judge(0, LogExtent(0, 0), broker(3, 0)) is Verdict.TWIN, "that one leads: the name is taken"

@@ -7,11 +7,11 @@ SPARK_BENCHMARKS := $(sort $(wildcard benchmarks/spark_*.py))
 BENCHMARKS := $(filter-out benchmarks/common.py benchmarks/client_soak.py $(SPARK_BENCHMARKS),$(sort $(wildcard benchmarks/*.py)))
 # Crash states of each setting.
 CRASH_STATES ?= 100000
-# How often each process of a Spark application, and the broker, is killed.
+# How often each process of a Spark application, and the broker, is killed; faults of a pair.
 ROUNDS ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check interop crash bench bench-broker bench-client bench-spark soak kills-spark soak-spark docs clean
+.PHONY: help setup run test check interop crash bench bench-broker bench-client bench-replication bench-spark soak chaos-pair kills-spark soak-spark docs clean
 
 help: ## List these targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -47,11 +47,17 @@ bench-broker: setup ## Measure the broker beside Apache RocketMQ (Java, Maven, c
 bench-client: setup ## Measure the client beside Kafka's, NATS', Redis' and RocketMQ's; BENCH="--peers nats --rounds 1"
 	@PYTHONPATH=benchmarks:tests $(BIN)/python -m client_vs_peers $(BENCH)
 
+bench-replication: setup ## Measure what copies cost, beside Apache RocketMQ's pair (Java, Maven, cc); BENCH="--rounds 1"
+	@PYTHONPATH=benchmarks:tests $(BIN)/python -m replication_vs_rocketmq $(BENCH)
+
 bench-spark: setup ## Measure the pipeline on Spark (Java), one file each
 	@set -e; for file in $(SPARK_BENCHMARKS); do echo "--- $$file"; $(BIN)/python $$file; done
 
 soak: setup ## Send and consume for 30 minutes: nothing lost, memory flat; SOAK="--minutes 5 --rate 2000"
 	@$(BIN)/python benchmarks/client_soak.py $(SOAK)
+
+chaos-pair: setup ## A pair on machines that fail in every way (root, Linux), 5 s a round; ROUNDS=100 for a long run
+	@PYROMQ_CHAOS_ROUNDS=$(ROUNDS) $(BIN)/pytest tests/chaos/test_pair_in_namespaces.py -k many -s
 
 kills-spark: setup ## Some kills in the middle of Spark's batches, with a local master and on a cluster (Java), minutes
 	@$(BIN)/pytest tests/spark -m slow -s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 
@@ -10,8 +11,9 @@ import shutil
 import hypothesis  # noqa: F401
 import pytest
 
-# Spark's processes live for seconds here: what they would spend on making their code fast costs more than it brings.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+import spark_classes
+
+os.environ.setdefault("SPARK_SUBMIT_OPTS", spark_classes.options())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -21,3 +23,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("spark"):
                 item.add_marker(pytest.mark.skip(reason="Spark needs Java, and there is none here"))
+
+
+def pytest_runtest_teardown() -> None:
+    """A command that ran in here has set logging up for its own process, and with a stream that is closed by now."""
+    root = logging.getLogger()
+    for handler in [one for one in root.handlers if type(one) is logging.StreamHandler]:
+        root.removeHandler(handler)
+    root.setLevel(logging.WARNING)
+    logging.captureWarnings(False)

@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +27,15 @@ from client_vs_peers import __main__ as client_bench  # noqa: E402
 from client_vs_peers import contestants, getting, running  # noqa: E402
 from client_vs_peers import report as client_report  # noqa: E402
 from client_vs_peers.workers import shape  # noqa: E402
+from replication_vs_rocketmq import __main__ as replication_bench  # noqa: E402
+from replication_vs_rocketmq import measure as replication_measure  # noqa: E402
+from replication_vs_rocketmq import report as replication_report  # noqa: E402
+from replication_vs_rocketmq.log_eye import LogEye, queue_has  # noqa: E402
+from replication_vs_rocketmq.wanted import ALONE, ASYNC, MODES, SYNC  # noqa: E402
+
+from pyromq.config import StoreConfig  # noqa: E402
+from pyromq.model.message import Draft  # noqa: E402
+from pyromq.store.message_store import MessageStore  # noqa: E402
 
 LINE = "send 51234 msg/s  52.5 MB/s  errors 0  request p50 4.100 ms  p99 9.250 ms  p99.9 21.000 ms  total 640425\n"
 PULL, SEND = LOADS[0], LOADS[1]
@@ -334,6 +344,110 @@ def test_the_client_benchmark_runs(tmp_path: Path) -> None:
     ours = contestants.selected_contestants("none")
     assert measured == {(line, one.key) for one in ours for line in one.lines}
     assert len(facts["wanted"]) == len(contestants.WANTED)
+
+
+# --- What copies cost ------------------------------------------------------------------------------------------------
+
+COPIED = replication_bench.LOADS[0]
+
+
+def copied(mode: str, rate: float, master_us: float, slave_us: float = 1.0, system: str = OURS) -> Any:
+    return replication_measure.Sample(COPIED.name, system, mode, 1, rate, 2.0, 0, master_us, slave_us)
+
+
+THREE_MODES = [copied(ALONE, 200_000, 2.0, 0.0), copied(ASYNC, 100_000, 2.08), copied(SYNC, 95_000, 2.2)]
+
+
+def copying_verdicts(cores: int) -> dict[str, bool | None]:
+    found = replication_report.checks(THREE_MODES, [], [], cores)
+    return {check.what.partition(": ")[2]: check.met for check in found}
+
+
+def test_a_master_with_cores_to_spare_is_judged_by_its_throughput_and_another_by_its_processor_time() -> None:
+    assert copying_verdicts(2) == {
+        "async beside alone, throughput lost": None,
+        "async beside alone, master's processor time": True,
+        "sync beside async, throughput lost": None,
+        "sync beside async, master's processor time": True,
+    }
+    assert copying_verdicts(8) == {
+        "async beside alone, throughput lost": False,
+        "async beside alone, master's processor time": None,
+        "sync beside async, throughput lost": True,
+        "sync beside async, master's processor time": None,
+    }
+
+
+def test_lag_and_catch_up_are_judged_by_ours_alone() -> None:
+    lags = [replication_measure.Lag(name, 1, 50_000, 2.0, p99, 30.0, 9) for name, p99 in ((OURS, 19.0), (THEIRS, 99.0))]
+    copies = [
+        replication_measure.CatchUp(name, 1, 1000.0, s, 0.1, 1.0, 1.0) for name, s in ((OURS, 2.5), (THEIRS, 1.0))
+    ]
+    assert [check.met for check in replication_report.checks([], lags, copies, 2)] == [True, False]
+    rows = replication_report.other_rows(lags, copies)
+    assert {len(row) for row in rows} == {len(replication_report.OTHER_COLUMNS)}
+    assert ("catch-up, MB/s", "400", "1,000") in rows
+
+
+def test_tables_of_copies_have_a_cell_for_each_column_and_json_holds_everything() -> None:
+    samples = [*THREE_MODES, copied(ALONE, 50_000, 30.0, system=THEIRS)]
+    assert {len(row) for row in replication_report.load_rows(samples)} == {len(replication_report.LOAD_COLUMNS)}
+    (first, second) = replication_report.cost_rows(samples)
+    assert {len(first), len(second)} == {len(replication_report.COST_COLUMNS)}
+    assert first[2:] == ("async beside alone", "+50.0 %", "+4.0 %")
+    found = replication_report.checks(samples, [], [], 2)
+    facts = json.loads(json.dumps(replication_report.as_json({}, samples, [], [], found)))
+    assert (len(facts["samples"]), len(facts["checks"])) == (4, len(found))
+
+
+def test_what_is_in_a_log_and_in_its_queues_is_seen_from_outside(tmp_path: Path) -> None:
+    eye = LogEye(tmp_path / "commitlog")
+    assert eye.stored_at() == [], "there is no file yet"
+    drafts = [Draft(b"seen", number % 2, b"x" * 500, b"TAGS\x01t\x02") for number in range(400)]
+    with MessageStore(StoreConfig(root=tmp_path, segment_bytes=64 << 10)) as store:
+        store.append(drafts)
+        store.dispatch()
+        end = store.marks.appended.value
+        assert end > 3 * store.config.segment_bytes
+        times = eye.stored_at()
+        assert (len(times), eye.position, eye.queue_offsets) == (400, end, {0: 199, 1: 199})
+        assert abs(times[-1] - store.clock.now_ms()) < 60_000
+        assert (eye.has(end), eye.has(end + 100)) == (True, False)
+        assert (queue_has(tmp_path, "seen", 1, 199), queue_has(tmp_path, "seen", 1, 200)) == (True, False)
+        store.append(drafts[:1])
+        assert len(eye.stored_at()) == 1
+    eye.close()
+
+
+def test_steps_of_the_replication_benchmark_are_chosen_by_name() -> None:
+    assert replication_bench.options(["--steps", "lag,sync"]).steps == ["lag", "sync"]
+    with pytest.raises(SystemExit):
+        replication_bench.options(["--steps", "lags"])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("cc") is None, reason="the generator needs a C compiler")
+def test_the_replication_benchmark_runs(tmp_path: Path) -> None:
+    """Our pair alone, and short: figures come out, whatever they are."""
+    command = ["-m", "replication_vs_rocketmq", "--systems", "ours", "--rounds", "1"]
+    brief = ["--seconds", "0.5", "--fill", "3000", "--rate", "2000"]
+    said = subprocess.run(
+        [sys.executable, *command, *brief],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'benchmarks'}{os.pathsep}{ROOT / 'tests'}"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert said.returncode == 0, said.stdout + said.stderr
+    (file,) = (tmp_path / "build" / "bench").glob("replication_vs_rocketmq-*.json")
+    facts = json.loads(file.read_text("utf-8"))
+    measured = {(one["load"], one["mode"]) for one in facts["samples"]}
+    assert measured == {(load.name, mode) for load in replication_bench.LOADS for mode in MODES}
+    assert {one["errors"] for one in facts["samples"]} == {0}, said.stdout
+    assert (len(facts["lags"]), len(facts["catch_ups"])) == (1, 1)
+    assert facts["catch_ups"][0]["megabytes"] > 3
 
 
 # --- The soak --------------------------------------------------------------------------------------------------------

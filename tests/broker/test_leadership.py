@@ -197,4 +197,5 @@ def test_a_slave_that_has_what_a_crash_took_from_us_is_to_lead() -> None:
 def test_an_empty_store_does_not_lead_over_a_slave_that_has_messages() -> None:
     assert judge(0, LogExtent(0, 0), broker(3, 1)) is Verdict.HAND_OVER
     assert judge(0, LogExtent(0, 0), replace(broker(3, 1), end=0)) is Verdict.NOTHING
-    assert judge(0, LogExtent(0, 0), broker(3, 0)) is Verdict.TWIN, "that one leads: the name is taken"
+    assert judge(0, LogExtent(0, 0), broker(1, 0)) is Verdict.TWIN, "that one leads: the name is taken"
+    assert judge(0, LogExtent(0, 0), broker(3, 0)) is Verdict.STAND_DOWN, "that one was promoted: our disk was replaced"

@@ -38,8 +38,8 @@ class Wire(asyncio.Protocol):
         self.closed = asyncio.Event()
 
     @classmethod
-    async def open(cls, port: int) -> Wire:
-        _, wire = await asyncio.get_running_loop().create_connection(cls, "127.0.0.1", port)
+    async def open(cls, port: int, host: str = "127.0.0.1") -> Wire:
+        _, wire = await asyncio.get_running_loop().create_connection(cls, host, port)
         return wire
 
     # --- what asyncio calls ------------------------------------------------------------------------------------------
@@ -100,8 +100,8 @@ class Wire(asyncio.Protocol):
 
 
 @asynccontextmanager
-async def connected(port: int) -> AsyncIterator[Wire]:
-    wire = await Wire.open(port)
+async def connected(port: int, host: str = "127.0.0.1") -> AsyncIterator[Wire]:
+    wire = await Wire.open(port, host)
     try:
         yield wire
     finally:

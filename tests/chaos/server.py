@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -60,23 +60,39 @@ class Server:
         store: Path | None = None,
         before: Sequence[str] = (),
         program: str = "broker",
+        port: int | None = None,
+        environment: Mapping[str, str] | None = None,
+        step_in: Callable[[], None] | None = None,
     ) -> None:
-        """`more` are settings at the end of the file, which is TOML; `before` stands before the command."""
+        """`more` are settings at the end of the file, which is TOML; `before` stands before the command; `step_in` is
+        what the new process does first, to be on a machine of its own."""
         self.home = home
         self.store = store or home / "store"
-        self.port = free_port()
+        self.port = port or free_port()
         self.said = home / "said"
         self._config = home / "broker.toml"
         self._config.write_text(settings + more)
         self._before = list(before)
         self._program = program
+        self._environment = environment or {}
+        self._step_in = step_in
         self._process: subprocess.Popen[bytes] | None = None
+        self._began = 0
 
     def start(self) -> Self:
-        began = self.said.stat().st_size if self.said.exists() else 0
-        self._spawn()
-        self._await_ready(began)
+        self.begin()
+        self._await_ready()
         return self
+
+    def begin(self) -> None:
+        """Start it, and do not wait until it serves."""
+        self._began = self.said.stat().st_size if self.said.exists() else 0
+        self._spawn()
+
+    @property
+    def is_ready(self) -> bool:
+        """It has said that it serves."""
+        return READY in self.said.read_bytes()[self._began :]
 
     def kill_while_it_starts(self, seconds: float) -> None:
         self._spawn()
@@ -89,15 +105,15 @@ class Server:
         if self._program == "broker":
             command += ["--store", str(self.store)]
         with self.said.open("ab") as output:
-            environment = {**os.environ, "PYTHONUNBUFFERED": "1", "NAMESRV_ADDR": ""}
+            environment = {**os.environ, "PYTHONUNBUFFERED": "1", "NAMESRV_ADDR": "", **self._environment}
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd=self.home,
-                env=environment,
+                env=environment, preexec_fn=self._step_in,
             )  # fmt: skip
 
-    def _await_ready(self, began: int) -> None:
+    def _await_ready(self) -> None:
         deadline = time.monotonic() + START_SECONDS
-        while READY not in self.said.read_bytes()[began:]:
+        while not self.is_ready:
             assert self.process.poll() is None, f"ended with {self.process.returncode}:\n{self.tail()}"
             assert time.monotonic() < deadline, f"not up after {START_SECONDS} s:\n{self.tail()}"
             time.sleep(0.01)

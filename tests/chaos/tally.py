@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from pyromq.model.queue import MessageQueue
 from pyromq.testing import History
 from pyromq.testing.history_events import Decided, Event, Handled, SendCalled, SendOk, Subscribed
 
@@ -14,7 +15,7 @@ class Tally(History):
     def __init__(self) -> None:
         super().__init__()
         self._called: dict[int, SendCalled] = {}
-        self._acked: set[int] = set()
+        self._acked: dict[int, tuple[MessageQueue, int]] = {}
         self._committed: set[int] = set()
         self._owed: defaultdict[str, set[str]] = defaultdict(set)
         self._handled: defaultdict[str, set[str]] = defaultdict(set)
@@ -26,7 +27,7 @@ class Tally(History):
             case SendCalled():
                 self._called[event.op] = event
             case SendOk():
-                self._acked.add(event.op)
+                self._acked[event.op] = (event.queue, event.offset)
                 self._now_owed(event.op)
             case Decided() if event.commit:
                 self._committed.add(event.op)
@@ -45,13 +46,26 @@ class Tally(History):
     def acked(self) -> int:
         return len(self._acked)
 
+    def acked_places(self) -> dict[str, tuple[MessageQueue, int]]:
+        """Where acknowledged messages are, by name."""
+        return {self._called[op].message_id: place for op, place in self._acked.items()}
+
+    def unacked_names(self) -> set[str]:
+        return {called.message_id for op, called in self._called.items() if op not in self._acked}
+
+    def name_of(self, op: int) -> str:
+        return self._called[op].message_id
+
     def missing(self) -> dict[str, int]:
         """How many messages each group has not handled yet; nothing when all have caught up."""
-        found = {
-            group: sum(len(self._owed[topic] - self._handled[group]) for topic in topics)
+        return {group: len(names) for group, names in self.missing_names().items() if names}
+
+    def missing_names(self) -> dict[str, set[str]]:
+        """Which messages each group has not handled yet."""
+        return {
+            group: {name for topic in topics for name in self._owed[topic] - self._handled[group]}
             for group, topics in self._topics.items()
         }
-        return {group: count for group, count in found.items() if count}
 
     def in_time(self) -> list[Event]:
         """What several processes wrote down, in the order in which it happened."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from interop.apache import ApacheCluster
@@ -14,3 +16,12 @@ REFEREES = ("pyromq", "apache")
 def referee(name: str, store: Path) -> Cluster:
     """Not started yet."""
     return PyromqCluster(store, CONF) if name == "pyromq" else ApacheCluster(store, broker_conf=CONF)
+
+
+@contextmanager
+def refereed(name: str, store: Path) -> Iterator[Cluster]:
+    """Started. Ours ends cleanly, and must; Apache's without the 13 s that this takes: nobody reads its store again."""
+    with referee(name, store) as running:
+        yield running
+        if isinstance(running, ApacheCluster):
+            running.kill()

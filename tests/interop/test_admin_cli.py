@@ -10,7 +10,7 @@ from cli.cluster_scene import Shell
 from interop.cluster import Cluster
 from interop.loopback import run_inside
 from interop.python_client import push, tell
-from interop.referees import REFEREES, referee
+from interop.referees import REFEREES, refereed
 from pyromq import Admin, Producer, PushConsumer
 
 pytestmark = pytest.mark.interop
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.interop
 @pytest.fixture(scope="module", params=REFEREES)
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Each referee, started once for all stories."""
-    with referee(request.param, tmp_path_factory.mktemp(request.param) / "store") as running:
+    with refereed(request.param, tmp_path_factory.mktemp(request.param) / "store") as running:
         yield running
 
 

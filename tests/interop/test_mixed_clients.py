@@ -11,7 +11,7 @@ import pytest
 from interop.cluster import Cluster
 from interop.java_client import JavaClient, bodies, eventually, everything, message, numbered
 from interop.python_client import push, tell, until_owned
-from interop.referees import REFEREES, referee
+from interop.referees import REFEREES, refereed
 from pyromq import ConsumeFrom, Decision, Message, Producer, PushConsumer, ReceivedMessage, TransactionProducer
 
 pytestmark = pytest.mark.interop
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.interop
 
 @pytest.fixture(scope="module", params=REFEREES)
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with referee(request.param, tmp_path_factory.mktemp(f"mixed-{request.param}") / "store") as running:
+    with refereed(request.param, tmp_path_factory.mktemp(f"mixed-{request.param}") / "store") as running:
         yield running
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from interop.cluster import Cluster
 from interop.python_client import push, tell, until_owned
-from interop.referees import REFEREES, referee
+from interop.referees import REFEREES, refereed
 from pyromq import (
     Admin,
     ConsumeFrom,
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.interop
 @pytest.fixture(scope="module", params=REFEREES)
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Each referee, started once for all stories."""
-    with referee(request.param, tmp_path_factory.mktemp(request.param) / "store") as running:
+    with refereed(request.param, tmp_path_factory.mktemp(request.param) / "store") as running:
         yield running
 
 

@@ -19,6 +19,7 @@ from pyromq.records.properties import encode_properties
 from pyromq.store.consume_queue import QueueEntry
 from pyromq.store.dispatcher import queue_code
 from pyromq.store.message_store import MessageStore
+from pyromq.store.watermarks import Watermark
 from pyromq.testing import SimDisk
 from records.drafts import properties as any_properties
 from records.drafts import short_topics, transactions
@@ -128,6 +129,49 @@ def test_slices_may_be_shorter_than_a_record(slice_bytes: int) -> None:
         turns += 1
     assert turns > 10
     assert read_all(store) == [b"%d" % number for number in range(200)]
+
+
+def test_readers_see_what_a_mark_of_somebody_else_allows() -> None:
+    store = open_store()
+    promised = Watermark("promised")
+    store.marks.show_only(promised)
+    receipts = [store.append([order(f"{number}")])[0] for number in range(50)]
+    store.dispatch()
+    assert entries(store) == []
+    for number in (0, 1, 7, 30, 49):
+        promised.advance(receipts[number].end - 1)  # the last byte of a message is missing
+        store.dispatch()
+        assert len(entries(store)) == number
+        promised.advance(receipts[number].end)
+        assert store.marks.undispatched > 0
+        store.dispatch()
+        assert len(entries(store)) == number + 1
+        assert store.marks.undispatched == 0
+        store.marks.check()
+    assert store.marks.indexed.value == receipts[-1].end
+
+
+def test_the_mark_may_be_far_ahead_of_the_log_or_behind_what_was_shown() -> None:
+    store = open_store()
+    store.append(orders(3))
+    store.dispatch()
+    store.marks.show_only(Watermark("behind", 1))
+    store.append(orders(3))
+    store.dispatch()
+    assert len(entries(store)) == 3
+    assert store.marks.undispatched == 0
+    store.marks.show_only(Watermark("ahead", 1 << 40))
+    store.dispatch()
+    assert len(entries(store)) == 6
+
+
+def test_a_store_that_stops_has_all_in_its_queues() -> None:
+    disk = SimDisk()
+    store = open_store(disk)
+    store.marks.show_only(Watermark("promised"))
+    store.append(orders(20))
+    store.close()
+    assert read_all(open_store(disk)) == [b"%d" % number for number in range(20)]
 
 
 def test_a_gap_in_a_queue_is_our_own_mistake() -> None:

@@ -44,6 +44,17 @@ def test_a_commit_goes_on_in_the_next_segment(tmp_path: Path) -> None:
     assert second.path.read_bytes()[:11] == b"b" * 10 + b"\0"
 
 
+def test_a_commit_that_ends_with_its_segment_is_followed_by_one_in_the_next(tmp_path: Path) -> None:
+    """A copy may end with a segment, and the next one begins only when more comes."""
+    pool = TransientPool()
+    first, second = segment_of(tmp_path, 8192), segment_of(tmp_path, 8192, 8192)
+    pool.attach(first, 0)[:8192] = b"a" * 8192
+    assert pool.commit(8192) == 8192
+    pool.attach(second, 0)[:10] = b"b" * 10
+    assert pool.commit(8192 + 10) == 8192 + 10
+    assert (first.path.read_bytes(), second.path.read_bytes()[:10]) == (b"a" * 8192, b"b" * 10)
+
+
 def test_memory_behind_the_committed_position_is_given_back(tmp_path: Path) -> None:
     """Pages of anonymous memory that were given back read as zeroes."""
     if platform._libc is None:

@@ -113,6 +113,24 @@ def test_the_order_of_the_marks_is_checked() -> None:
         marks.check()
 
 
+def test_what_is_shown_follows_a_mark_of_somebody_else() -> None:
+    marks, promised, moves = Watermarks(), Watermark("promised", 3), []
+    marks.shown_moved = lambda: moves.append(marks.shown)
+    for mark in (marks.appended, marks.readable):
+        mark.advance(10)
+    assert marks.shown == 10
+    marks.show_only(promised)
+    assert (marks.shown, marks.undispatched) == (3, 3)
+    promised.advance(20)
+    assert (marks.shown, moves) == (10, [10])
+    marks.show_only(Watermark("another", 5))
+    with marks.showing_all():
+        assert marks.shown == 10
+    assert marks.shown == 5
+    marks.show_all()
+    assert marks.shown == 10
+
+
 def test_recovery_sets_a_mark_anywhere() -> None:
     mark = Watermark("indexed", 100)
     mark.reset(50)

@@ -77,10 +77,15 @@ def test_one_that_dies_by_itself_is_not_passed_over() -> None:
 
 
 def test_no_other_module_starts_programs() -> None:
-    """And as no server may import `pyromq.testing`, nothing that the network reaches can."""
+    """Brokers of tests, and what somebody gives on the command line: nothing that the network reaches can, as no server
+    may import `pyromq.testing` or `pyromq.cli`."""
     source = Path(pyromq.testing.__file__).parents[1]
-    starters = {path.name for path in source.rglob("*.py") if "subprocess" in path.read_text(encoding="utf-8")}
-    assert starters == {"process.py"}
+    starters = {
+        str(path.relative_to(source))
+        for path in source.rglob("*.py")
+        if "subprocess" in path.read_text(encoding="utf-8")
+    }
+    assert starters == {"testing/process.py", "cli/programs.py"}
 
 
 def test_one_that_was_forgotten_ends_with_the_program() -> None:

@@ -37,11 +37,17 @@ class Verdict(Enum):
 
 
 def judge(number: int, ours: LogExtent, other: BrokerEpochs) -> Verdict:
-    """By numbers; and whoever shares no epoch with us has another log, and our name by mistake."""
+    """By numbers; and whoever shares no epoch with us has another log, and our name by mistake.
+
+    One that has nothing is no such stranger: it may be a machine whose disk was replaced. Where somebody was promoted it
+    has to be a slave, whatever its settings say.
+    """
+    has_nothing = ours.is_empty and not ours.epochs
     is_related = not set(ours.epochs).isdisjoint(epochs_of(other))
-    if other.newest > number and is_related:
+    was_promoted = other.broker_id == 0 and other.newest > FIRST_NUMBER
+    if other.newest > number and (is_related or (has_nothing and was_promoted)):
         return Verdict.STAND_DOWN
-    if ours.is_empty and not ours.epochs and other.broker_id != 0 and other.end > other.start:
+    if has_nothing and other.broker_id != 0 and other.end > other.start:
         return Verdict.HAND_OVER
     if other.newest > number:
         return Verdict.TWIN if other.broker_id == 0 else Verdict.NOTHING

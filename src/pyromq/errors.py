@@ -39,6 +39,7 @@
     │   └── BrokerError              a broker's answer whose code has no type of its own here
     ├── CallFailed                   a request to another process got no answer
     │   ├── Unreachable              there is no connection, or it broke
+    │   │   ├── NoMaster             no route names a master of it: it changes hands or starts again, or it is gone
     │   │   └── TlsFailed            somebody is there, but TLS with it did not come about
     │   └── CallTimeout              no answer in time: it may have been carried out or not
     ├── ClientError
@@ -192,7 +193,10 @@ class CorruptBackup(BackupError):
         self.file = file
         self.position = position
         self.what = what
-        super().__init__(f"{file}: {what} at position {position}; use another copy of the backup, or an older manifest")
+        super().__init__(
+            f"{file}: {what} at position {position}; use another copy of the backup, or an older manifest that does "
+            "without this file"
+        )
 
 
 class BadRecord(StoreError):
@@ -325,6 +329,10 @@ class CallFailed(PyroMQError):
 
 class Unreachable(CallFailed):
     """There is no connection to it, or the connection broke before an answer came."""
+
+
+class NoMaster(Unreachable):
+    """No route names a master of it: it changes hands or starts again, or it is gone."""
 
 
 class TlsFailed(Unreachable):

@@ -36,8 +36,10 @@ from pyromq.admin.dead_letters import DeadLetters, Replayed
 from pyromq.admin.directory import BrokerAddress
 from pyromq.admin.groups import Group
 from pyromq.admin.groups import Groups as AsyncGroups
+from pyromq.admin.leading import Leading as AsyncLeading
 from pyromq.admin.messages import MOST_BY_KEY
 from pyromq.admin.messages import Messages as AsyncMessages
+from pyromq.admin.promotion import Member, Promotion
 from pyromq.admin.topics import Topic, TopicDetails, TopicStats
 from pyromq.admin.topics import Topics as AsyncTopics
 from pyromq.client.blocking import Blocking, BlockingPart
@@ -56,9 +58,9 @@ from pyromq.client.push_consumer import AnyHandler
 from pyromq.client.push_consumer import PushConsumer as AsyncPushConsumer
 from pyromq.client.received import ReceivedMessage
 from pyromq.client.sending.batching import BatchOptions
-from pyromq.client.sending.publish_routes import Queues
 from pyromq.client.sending.queue_choice import Selector
 from pyromq.client.sending.receipt import SendReceipt, SendStatus
+from pyromq.client.sending.steady_queues import Queues
 from pyromq.client.transaction_producer import Check, Decision, Local, Transaction
 from pyromq.client.transaction_producer import TransactionProducer as AsyncTransactionProducer
 from pyromq.model.queue import MessageQueue
@@ -111,7 +113,9 @@ class Producer(Blocking[AsyncProducer]):
         hooks: Iterable[Hook] = (),
         trace: bool = False,
     ) -> None:
-        """`timeout_s` is for a send with all its `attempts`; bodies of `compress_above` bytes and more are compressed;
+        """`timeout_s` is for a send with all its tries: those that may have stored the message, of which there are
+        `attempts`, and those that a broker refused which is busy, restarts or changes hands, for which there is no
+        other limit. Bodies of `compress_above` bytes and more are compressed;
         a topic that comes into being with its first message gets `topic_queues` queues.
         """
         Blocking.__init__(
@@ -574,7 +578,12 @@ class Brokers(BlockingPart[AsyncBrokers]):
         return self._wait(self._behind.statuses())
 
     def status(self, broker: str) -> BrokerStatus:
+        """Of one broker. A master with slaves tells who they are, as far as they answer."""
         return self._wait(self._behind.status(broker))
+
+    def members(self, name: str) -> Sequence[BrokerStatus]:
+        """All brokers of one name: the master, if there is one, and its slaves. Raises NotFound."""
+        return self._wait(self._behind.members(name))
 
     def config(self, broker: str) -> dict[str, str]:
         """The broker's settings by RocketMQ's names."""
@@ -583,6 +592,44 @@ class Brokers(BlockingPart[AsyncBrokers]):
     def change(self, broker: str, settings: Mapping[str, str]) -> None:
         """Change settings of a running broker: all of them, or none. Raises ServiceError with what it refuses."""
         self._wait(self._behind.change(broker, settings))
+
+
+class Leading(BlockingPart[AsyncLeading]):
+    """Brokers of one name: one leads, the others follow."""
+
+    def members(self, name: str) -> Sequence[Member]:
+        """The master, if there is one, and its slaves. Raises NotFound, Unreachable."""
+        return self._wait(self._behind.members(name))
+
+    def plan(self, broker: str, *, broker_id: int | None = None, address: str | None = None) -> Promotion:
+        """What a promotion would be, of a slave of this name or the one at this address.
+
+        Raises NotFound, NotNow, NotSupported, Unreachable.
+        """
+        return self._wait(self._behind.plan(broker, broker_id=broker_id, address=address))
+
+    def promote(self, promotion: Promotion, *, role: str | None = None, reason: str = "") -> None:
+        """Do it. The new master restarts in place then: `until_leads` waits for it.
+
+        Raises CallFailed; and ServiceError with what the broker says: then nothing was changed.
+        """
+        self._wait(self._behind.promote(promotion, role=role, reason=reason))
+
+    def hand_over(self, master: str, slave: str, *, role: str | None = None, reason: str = "") -> None:
+        """From one address to the other. Raises CallFailed, ServiceError: then the master goes on."""
+        self._wait(self._behind.hand_over(master, slave, role=role, reason=reason))
+
+    def restart(self, address: str, reason: str = "") -> None:
+        """In its process, as what it is. It answers first. Raises CallFailed, ServiceError."""
+        self._wait(self._behind.restart(address, reason))
+
+    def until_leads(self, name: str, address: str, timeout_s: float) -> BrokerStatus:
+        """Until this broker is the master, and name servers say so. Raises NotNow when that takes too long."""
+        return self._wait(self._behind.until_leads(name, address, timeout_s))
+
+    def until_followed(self, name: str, count: int, timeout_s: float) -> BrokerStatus:
+        """Until so many slaves are in sync with the master. Raises NotNow."""
+        return self._wait(self._behind.until_followed(name, count, timeout_s))
 
 
 class Topics(BlockingPart[AsyncTopics]):
@@ -867,6 +914,7 @@ class Admin(Blocking[AsyncAdmin]):
     ) -> None:
         Blocking.__init__(self, AsyncAdmin(name_servers, tls=tls, credentials=credentials, options=options))
         self.brokers = Brokers(self._behind.brokers)
+        self.leading = Leading(self._behind.leading)
         self.topics = Topics(self._behind.topics)
         self.groups = Groups(self._behind.groups)
         self.consumers = Consumers(self._behind.consumers)

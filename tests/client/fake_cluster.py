@@ -33,22 +33,27 @@ class FakeBroker:
         self.ended = asyncio.Event()
         self.peers: list[Peer] = []
         self.decide: Decide = self.stored
+        self._port = 0
+        self._server: Server | None = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+    async def start(self) -> None:
+        """The first time, or once more on the same port."""
         self._server = Server(
             Service({
                 SendMessage: self._send, SendReply: self._send, EndTransaction: self._end,
                 Heartbeat: lambda *_: Response(), UnregisterClient: lambda *_: Response(),
             }).handle
         )  # fmt: skip
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self._server.port}"
-
-    async def start(self) -> None:
-        await self._server.start("127.0.0.1", self._server.port)
+        await self._server.start("127.0.0.1", self._port)
+        self._port = self._server.port
 
     async def stop(self) -> None:
-        await self._server.stop(0.0)
+        if self._server is not None:
+            await self._server.stop(0.0)
 
     def _send(self, request: SendMessage, peer: Peer) -> Answer:
         self.sends.append(request)

@@ -136,9 +136,12 @@ class BrokerPromise:
         And NotNow while somebody else is about to lead.
         """
         if self._closed is not None:
-            raise NotNow(self._closed)
+            raise NotNow(f"{self._closed}; the message was not stored")
         if self.is_stale:
-            raise NotNow("this broker stood still, and looks first whether another one leads by now: try again")
+            raise NotNow(
+                "this broker stood still, and looks first whether another one leads by now: the message was not "
+                "stored; try again"
+            )
         if not self.is_open and self.terms is not None:
             raise NotEnoughReplicas(
                 f"only {1 + len(self.in_sync())} copies are in sync, this broker's own included, and "

@@ -18,7 +18,7 @@ import os
 import ssl
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Self, Unpack, overload
 
@@ -35,9 +35,10 @@ from pyromq.client.sending.fault_backoff import FaultBackoff
 from pyromq.client.sending.frames import SendFrames
 from pyromq.client.sending.outcomes import receipt_of, receipts_of_batch
 from pyromq.client.sending.parcel import Packing, Parcel, join, split_by_size
-from pyromq.client.sending.publish_routes import PublishRoutes, Queues
+from pyromq.client.sending.publish_routes import PublishRoutes
 from pyromq.client.sending.queue_choice import Pick, Selector, TurnTaking, only_once, queue_of_key
 from pyromq.client.sending.receipt import SendReceipt, SendStatus
+from pyromq.client.sending.steady_queues import Queues
 from pyromq.client.sending.unique_ids import UniqueIds
 from pyromq.client.session import Session
 from pyromq.client.trace import MessageTrace
@@ -45,6 +46,7 @@ from pyromq.errors import (
     ClientClosed,
     ConfigError,
     IllegalMessage,
+    NoMaster,
     NoReply,
     PyroMQError,
     SendFailed,
@@ -83,7 +85,9 @@ class Producer:
         hooks: Iterable[Hook] = (),
         trace: bool = False,
     ) -> None:
-        """`timeout_s` is for a send with all its `attempts`; bodies of `compress_above` bytes and more are compressed;
+        """`timeout_s` is for a send with all its tries: those that may have stored the message, of which there are
+        `attempts`, and those that a broker refused which is busy, restarts or changes hands, for which there is no
+        other limit. Bodies of `compress_above` bytes and more are compressed;
         a topic that comes into being with its first message gets `topic_queues` queues."""
         _check(group, attempts, timeout_s, max_message_bytes, topic_queues)
         check_compression(compression)
@@ -104,7 +108,8 @@ class Producer:
         self._turns = TurnTaking(self._backoff, int.from_bytes(os.urandom(2), "big"))
         self._frames = SendFrames(group, topic_queues)
         signed = credentials is not None
-        self._delivery = Delivery(self._session, self._frames, self._backoff, self._routes.doubt, signed=signed)
+        self._delivery = Delivery(self._session, self._frames, self._backoff, self._routes, signed=signed)
+        self._session.routes.on_master.append(lambda broker_name, _: self._backoff.replaced(broker_name))
         self._replies = Replies()
         self._batch_options = BatchOptions() if auto_batch is True else auto_batch or None
         self._auto_batch: AutoBatch | None = None
@@ -266,6 +271,7 @@ class Producer:
                 async with asyncio.timeout(timeout_s):
                     await self._introduce(message.topic)
                     await self._send_hooked(message, timeout_s=timeout_s, extra=extra)
+                    await self._session.introduce()  # the master that took it may be another one by now
                     return await reply
             except TimeoutError:
                 raise NoReply(f"nobody replied to the request to {message.topic!r} within {timeout_s:g} s") from None
@@ -273,20 +279,23 @@ class Producer:
     async def reply(self, request: ReceivedMessage, body: bytes | str, *, timeout_s: float | None = None) -> None:
         """Answer a message that was sent with `request`. Raises IllegalMessage, and what a call raises."""
         message, carried = reply_to(request, body)
-        address = self._session.routes.address(request.queue.broker_name)
-        if address is None:
-            await self._routes.find(request.queue.topic)
-            address = self._session.routes.address(request.queue.broker_name)
-        if address is None:
-            raise Unreachable(f"no route names the broker {request.queue.broker_name!r}, where the request came from")
+        if self._session.routes.address(request.queue.broker_name) is None:
+            with suppress(NoMaster):
+                await self._routes.find(request.queue.topic)
         now_ms = self._clock.now_ms()
         parcel = self._packing.pack(message, self._ids.next(now_ms), now_ms, carried)
-        await self._session.ask(address, self._frames.request(parcel, 0, SendReply), timeout_s)
+        reply = self._frames.request(parcel, 0, SendReply)
+        limit_s = self._session.options.call_timeout_s if timeout_s is None else timeout_s
+        # Where the request came from, for there they know who waits for the reply.
+        await self._delivery.at_master(
+            request.queue, lambda address: self._session.ask(address, reply, timeout_s), limit_s
+        )
 
     async def _introduce(self, topic: str) -> None:
         """Brokers bring replies to clients that they have heard of."""
         if topic not in self._routes.known:
-            await self._routes.find(topic)
+            with suppress(NoMaster):  # the send waits for it
+                await self._routes.find(topic)
         await self._session.introduce()
 
     def _take_reply(self, pushed: PushReply, peer: Peer) -> Response:
@@ -387,10 +396,10 @@ class Producer:
                 raise IllegalMessage(f"the queue is one of {queue.topic!r}, the message of {message.topic!r}")
             return partial(self._certain_queue, queue)
         if select is not None:
-            return partial(self._choose, message.topic, only_once(lambda queues: select(queues, message)))
+            return partial(self._choose_steadily, message.topic, only_once(lambda queues: select(queues, message)))
         if message.sharding_key is not None:
             key = message.sharding_key
-            return partial(self._choose, message.topic, only_once(lambda queues: queue_of_key(queues, key)))
+            return partial(self._choose_steadily, message.topic, only_once(lambda queues: queue_of_key(queues, key)))
         return partial(self._choose, message.topic, self._turns.next)
 
     def _choose(self, topic: str, pick: Pick, failed_brokers: Sequence[str]) -> MessageQueue | Awaitable[MessageQueue]:
@@ -400,11 +409,18 @@ class Producer:
     async def _find_and_choose(self, topic: str, pick: Pick, failed_brokers: Sequence[str]) -> MessageQueue:
         return pick(await self._routes.find(topic), failed_brokers)
 
+    def _choose_steadily(self, topic: str, pick: Pick, _: Sequence[str]) -> MessageQueue | Awaitable[MessageQueue]:
+        queues = self._routes.steady(topic)
+        return pick(queues, ()) if queues else self._find_and_choose_steadily(topic, pick)
+
+    async def _find_and_choose_steadily(self, topic: str, pick: Pick) -> MessageQueue:
+        return pick(await self._routes.find_steady(topic), ())
+
     def _certain_queue(self, queue: MessageQueue, _: Sequence[str]) -> MessageQueue | Awaitable[MessageQueue]:
         return queue if queue.topic in self._routes.known else self._find_certain(queue)
 
     async def _find_certain(self, queue: MessageQueue) -> MessageQueue:
-        await self._routes.find(queue.topic)
+        await self._routes.find_steady(queue.topic)
         return queue
 
     # --- batches -----------------------------------------------------------------------------------------------------
@@ -436,7 +452,9 @@ class Producer:
                 if gathering.is_full:
                     await gathering.wait_for_room()
                 if message.sharding_key is not None and queue is None:
-                    queue = queue_of_key(await self.queues(message.topic), message.sharding_key)
+                    topic = message.topic
+                    queues = self._routes.steady(topic) or await self._routes.find_steady(topic)
+                    queue = queue_of_key(queues, message.sharding_key)
                 waiting = self._gather(gathering, message, queue, extra, own_id)
                 is_handed_over = True
                 return await waiting

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from pyromq.errors import CallFailed, NotJson, PyroMQError, TlsFailed, TopicNotFound, Unreachable, WrongShape
@@ -47,6 +47,8 @@ class Routes:
         self._brokers: dict[str, Mapping[int, str]] = {}
         #: Called with a topic whose queues or brokers are others than before.
         self.on_change: list[Callable[[str], None]] = []
+        #: Called with the name and the address of a master that leads in place of another, or is back.
+        self.on_master: list[Callable[[str, str], None]] = []
 
     # --- asking ------------------------------------------------------------------------------------------------------
 
@@ -66,6 +68,13 @@ class Routes:
         self._asking.pop(topic, None)
         if not asking.cancelled():
             asking.exception()  # looked at, even when whoever waited for it is gone
+
+    async def look_again(self, topic: str) -> None:
+        """The same for whoever can go on with what is known: something failed, and the route may be old."""
+        try:
+            await self.refresh(topic)
+        except PyroMQError as error:
+            log.debug("the route of %s cannot be had at the moment: %s", topic, error)
 
     async def refresh_all(self) -> None:
         """Ask for everything that is known. What cannot be had now is kept."""
@@ -121,6 +130,7 @@ class Routes:
         return route
 
     def _learn(self, topic: str, route: TopicRoute) -> None:
+        masters = self._new_masters(route.brokers)
         for broker in route.brokers:
             if broker.addresses:
                 self._brokers[broker.name] = broker.addresses
@@ -128,6 +138,19 @@ class Routes:
         self._missed.pop(topic, None)
         if before is not None and before != route:
             self._changed(topic)
+        for name, address in masters:
+            for notice in self.on_master:
+                notice(name, address)
+
+    def _new_masters(self, brokers: Iterable[BrokerData]) -> list[tuple[str, str]]:
+        """Of brokers that were known before."""
+        return [
+            (broker.name, master)
+            for broker in brokers
+            if (master := broker.addresses.get(MASTER)) is not None
+            and broker.name in self._brokers
+            and self._brokers[broker.name].get(MASTER) != master
+        ]
 
     def _changed(self, topic: str) -> None:
         for notice in self.on_change:
@@ -149,6 +172,20 @@ class Routes:
                 return tuple(queue for queue in template if queue.queue_id < new_queues)
             except TopicNotFound:
                 raise TopicNotFound(f"{error}, and none makes it on its own: create it first") from None
+
+    def masterless(self, topic: str) -> tuple[MessageQueue, ...]:
+        """The queues that could be sent to if their brokers had a master at the moment; as far as it is known."""
+        route = self._known.get(topic) or self._known.get(DEFAULT_TOPIC)
+        return () if route is None else masterless_queues(topic, route)
+
+    def closed(self, topic: str) -> frozenset[str]:
+        """The brokers that messages of a topic are not to go to, by what somebody set; as far as it is known."""
+        route = self._known.get(topic)
+        if route is None:
+            return frozenset()
+        if route.order_conf:
+            return frozenset(self._brokers)  # it names those that are meant, and in which order
+        return frozenset(one.broker_name for one in route.queues if not one.permission & Permission.WRITE)
 
     async def readable(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues that messages may be read from. Raises TopicNotFound."""
@@ -179,13 +216,22 @@ def writable_queues(topic: str, route: TopicRoute) -> tuple[MessageQueue, ...]:
     """In the order that sends go round."""
     if route.order_conf:
         return _ordered_queues(topic, route.order_conf)
+    return _queues_to_write(topic, route, has_master=True)
+
+
+def masterless_queues(topic: str, route: TopicRoute) -> tuple[MessageQueue, ...]:
+    """The same of brokers whose slaves are there and whose master is not."""
+    return () if route.order_conf else _queues_to_write(topic, route, has_master=False)
+
+
+def _queues_to_write(topic: str, route: TopicRoute, *, has_master: bool) -> tuple[MessageQueue, ...]:
     brokers = _by_name(route)
     return tuple(
         MessageQueue(topic, queues.broker_name, number)
         for queues in sorted(route.queues, key=lambda one: one.broker_name)
         if queues.permission & Permission.WRITE
         and queues.broker_name in brokers
-        and MASTER in brokers[queues.broker_name].addresses
+        and (MASTER in brokers[queues.broker_name].addresses) is has_master
         for number in range(queues.write_queues)
     )
 

@@ -45,6 +45,9 @@ END_SECONDS = 2.0
 #: wait for it for ever. How much may wait is limited where messages are sent.
 _LIMITS = LimitsConfig(max_unsent_bytes_per_connection=1 << 40, max_unsent_bytes=1 << 40)
 
+#: The pauses between looks at a route of which something is wrong.
+WATCH_SECONDS = (0.0, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0)
+
 _instances = itertools.count(1)
 #: All of this process, for the moment when it becomes two.
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
@@ -77,7 +80,10 @@ class Session:
         self._unwelcome: dict[str, NoPermission] = {}
         #: Addresses that are asked at the moment whether they are there.
         self._doubted: set[str] = set()
+        #: Topics whose routes are looked at more often than usual.
+        self._watched: set[str] = set()
         self.routes = Routes(self._addresses, self.ask)
+        self.routes.on_master.append(self._greet)
         #: What heartbeats say: the groups this client is in.
         self.producer_groups: set[str] = set()
         self.consumers: dict[str, Callable[[], ConsumerData]] = {}
@@ -193,6 +199,22 @@ class Session:
             raise ClientClosed("this client is not running: use it within `async with`, or start it first")
         return self._client
 
+    def watch_route(self, topic: str) -> None:
+        """A broker of it does not answer, or does not lead where its route says: another one will in a moment, or the
+        same one again. Look for it beside, more often than usual for some seconds."""
+        if topic not in self._watched and self.is_open:
+            self._watched.add(topic)
+            watching = self.spawn(self._watch(topic))
+            watching.add_done_callback(lambda _: self._watched.discard(topic))
+
+    async def _watch(self, topic: str) -> None:
+        for pause_s in WATCH_SECONDS:
+            await asyncio.sleep(pause_s)
+            await self.routes.look_again(topic)
+        while self.routes.masterless(topic):
+            await asyncio.sleep(WATCH_SECONDS[-1])
+            await self.routes.look_again(topic)
+
     # --- being asked -------------------------------------------------------------------------------------------------
 
     def on(self, kind: type[Request], handler: Handler) -> None:
@@ -207,6 +229,11 @@ class Session:
             return
         body = self._introduction()
         await asyncio.gather(*(self._beat(address, body) for address in self._listeners()))
+
+    def _greet(self, _: str, address: str) -> None:
+        """A master that has just begun to lead knows nobody. It hears of us if the one before has."""
+        if self._heard and self.is_open:
+            self.spawn(self._beat(address, self._introduction()))
 
     def _introduction(self) -> bytes:
         return encode_heartbeat(

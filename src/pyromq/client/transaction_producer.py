@@ -35,6 +35,9 @@ from pyromq.wire.requests import CheckTransaction, EndTransaction
 
 log = logging.getLogger("pyromq.client")
 
+#: For so long whoever ends a transaction waits for the broker to be reached.
+TELL_SECONDS = 0.2
+
 
 class Decision(Enum):
     """What becomes of a message. Its value is what the wire has for it."""
@@ -135,10 +138,11 @@ class TransactionProducer(Producer):
             await self._introduce(topic)
 
     async def _end(self, message: Message, receipt: SendReceipt, decision: Decision) -> None:
-        """Tell the broker. That it cannot be told now is no error: it asks."""
-        address = self._session.routes.address(receipt.queue.broker_name)
-        if address is None:
-            return
+        """Tell the broker; beside, when that takes longer. That it cannot be told is no error: it asks."""
+        telling = self._session.spawn(self._tell_end(message, receipt, decision))
+        await asyncio.wait([telling], timeout=TELL_SECONDS)
+
+    async def _tell_end(self, message: Message, receipt: SendReceipt, decision: Decision) -> None:
         try:
             _, position = decode_message_id(receipt.offset_message_id)
             request = EndTransaction(
@@ -150,9 +154,12 @@ class TransactionProducer(Producer):
                 message_id=receipt.message_id,
                 transaction_id=receipt.transaction_id,
             )
-            await self._session.tell(address, request)
+            await self._delivery.at_master(
+                receipt.queue, lambda address: self._session.tell(address, request), self._timeout_s
+            )
         except PyroMQError as error:
-            log.warning("%s was not told the end of the transaction %s: %s", address, receipt.message_id, error)
+            name = receipt.queue.broker_name
+            log.warning("%s was not told the end of the transaction %s: %s", name, receipt.message_id, error)
 
     # --- being asked -------------------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from pyromq.client.session import Session
 from pyromq.errors import (
     CallFailed,
     IllegalMessage,
+    NotNow,
     PyroMQError,
     SubscriptionNotFound,
     SubscriptionNotLatest,
@@ -55,6 +56,8 @@ PATIENCE_SECONDS = 15.0
 #: The pause after something went wrong doubles from the first to the last of these.
 FIRST_PAUSE_SECONDS = 0.1
 LAST_PAUSE_SECONDS = 1.0
+#: For so long an address that did not answer is left for another copy of the broker, if there is one.
+ELSEWHERE_SECONDS = 3.0
 #: The same after an answer that makes no sense: the next one will hardly be better.
 MISREAD_PAUSE_SECONDS = 3.0
 #: The least that is asked for when many queues share what may be buffered.
@@ -122,6 +125,9 @@ class Lane:
         self.end = 0
         self._stirred = asyncio.Event()
         self._broker_id = MASTER
+        #: The address that was asked last, the one that did not answer, and until when it is left alone.
+        self._asked_address = self._lost_address = ""
+        self._lost_until = 0.0
         self._pause_s = FIRST_PAUSE_SECONDS
         self._wanted_tags = _tags_to_check(subscription)
         #: Grows with each seek: an answer to a question of before it is not for us.
@@ -150,6 +156,12 @@ class Lane:
         self.placed.set()
         self._give_up_fetch()
         self.stir()
+
+    def return_to(self, master: str) -> None:
+        """A master leads there now: what another copy may hold for long is asked of it instead."""
+        self._lost_address, self._broker_id = "", MASTER
+        if self._asked_address != master:
+            self._give_up_fetch()
 
     def _give_up_fetch(self) -> None:
         if self._fetch_in_flight is not None:
@@ -201,7 +213,7 @@ class Lane:
             async with asyncio.timeout(None) as self._fetch_in_flight:
                 answer = await self._session.ask(address, self._question(), limit_s, ok=EXPECTED)
         except TimeoutError:
-            return  # somebody went to another place: what the broker holds is not wanted
+            return  # somebody went to another place, or to another broker: what this one holds is not wanted
         finally:
             self._fetch_in_flight = None
         if generation != self.generation or self.is_dropped or self.is_paused:
@@ -214,12 +226,17 @@ class Lane:
                 await asyncio.sleep(too_soon_s)
 
     def _address(self) -> str:
+        """Of the copy that the broker advises, or of the next one while that does not answer."""
         addresses = self._session.routes.addresses(self.queue.broker_name)
-        if self._broker_id not in addresses:
-            self._broker_id = min(addresses, default=MASTER)
         if not addresses:
             raise Unreachable(f"the name servers know no address of the broker {self.queue.broker_name}")
-        return addresses[self._broker_id]
+        if self._broker_id not in addresses:
+            self._broker_id = min(addresses)
+        if addresses[self._broker_id] == self._lost_address and self._session.clock.monotonic() < self._lost_until:
+            others = (one for one in sorted(addresses) if addresses[one] != self._lost_address)
+            self._broker_id = next(others, self._broker_id)
+        self._asked_address = addresses[self._broker_id]
+        return self._asked_address
 
     def _question(self) -> PullMessage:
         settings, subscription, fetching = self._fetching.settings, self.subscription, self._fetching
@@ -290,19 +307,17 @@ class Lane:
         level = logging.WARNING if is_news else logging.DEBUG
         log.log(level, "nothing can be fetched from %s/%d now: %s", self.queue.topic, self.queue.queue_id, error)
         self._broker_id = MASTER
+        if isinstance(error, CallFailed | NotNow):
+            self._lost_address = self._asked_address
+            self._lost_until = self._session.clock.monotonic() + ELSEWHERE_SECONDS
+            self._session.watch_route(self.queue.topic)
         self.committed = None  # what the fetch told may not have been heard
         pause_s, self._pause_s = self._pause_s, min(self._pause_s * 2, LAST_PAUSE_SECONDS)
         if isinstance(error, CallFailed | SubscriptionNotFound | SubscriptionNotLatest):
             await self._fetching.lost(error)
         await asyncio.sleep(MISREAD_PAUSE_SECONDS if isinstance(error, IllegalMessage) else pause_s)
-        if isinstance(error, CallFailed | TopicNotFound):
-            await self._refresh_route()
-
-    async def _refresh_route(self) -> None:
-        try:
-            await self._session.routes.refresh(self.queue.topic)
-        except PyroMQError as error:
-            log.debug("no news of %s: %s", self.queue.topic, error)
+        if isinstance(error, CallFailed | NotNow | TopicNotFound):
+            await self._session.routes.look_again(self.queue.topic)
 
 
 def _tags_to_check(subscription: Subscription) -> frozenset[str] | None:

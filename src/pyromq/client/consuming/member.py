@@ -110,6 +110,7 @@ class Member:
         self.session.last_words.append(self._last_words)
         self.session.on(NotifyMembersChanged, self._members_changed)
         self.session.routes.on_change.append(self._route_changed)
+        self.session.routes.on_master.append(self._master_changed)
         for topic in tuple(self.subscriptions):
             try:
                 await self.session.routes.of(topic)
@@ -143,6 +144,11 @@ class Member:
     def _route_changed(self, topic: str) -> None:
         if topic in self.subscriptions:
             self.look_soon()
+
+    def _master_changed(self, broker_name: str, address: str) -> None:
+        for queue, lane in self.lanes.items():
+            if queue.broker_name == broker_name:
+                lane.return_to(address)
 
     async def _broker_lost(self, error: PyroMQError) -> None:
         """A broker is gone, or it is back and knows nobody.
@@ -416,4 +422,5 @@ class Member:
             service.cancel()
         with contextlib.suppress(ValueError):  # it was never there: joining failed before
             self.session.routes.on_change.remove(self._route_changed)
+            self.session.routes.on_master.remove(self._master_changed)
         self._lanes_changed()

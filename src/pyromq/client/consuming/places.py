@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from pyromq.client.session import Session
-from pyromq.errors import NotFound, Unreachable
+from pyromq.errors import CallFailed, NotFound, NotNow, Unreachable
 from pyromq.model.queue import MessageQueue
 from pyromq.wire.command import Command
 from pyromq.wire.fields import read_fields
@@ -63,7 +63,11 @@ class Places:
     async def _ask(self, queue: MessageQueue, request: Request) -> Command:
         if not self._session.routes.addresses(queue.broker_name):
             await self._session.routes.of(queue.topic)  # a queue that somebody else found
-        return await self._session.ask(self.address_of(queue), request)
+        try:
+            return await self._session.ask(self.address_of(queue), request)
+        except (CallFailed, NotNow):
+            self._session.watch_route(queue.topic)
+            raise
 
     def address_of(self, queue: MessageQueue) -> str:
         """The master, or a copy while there is none. Raises Unreachable."""

@@ -110,6 +110,9 @@ class QueueLocks:
             locked = decode_locked(answer.body)
         except PyroMQError as error:
             log.warning("the queues of %s were not locked: %s", lanes[0].queue.broker_name, error)
+            # Nothing is fetched without a lock: nobody else would notice that another master leads.
+            for topic in {lane.queue.topic for lane in lanes}:
+                self._session.watch_route(topic)
             return
         for lane in lanes:
             if lane.queue in locked:

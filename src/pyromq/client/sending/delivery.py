@@ -1,14 +1,20 @@
 """From a parcel to an answer: choose a queue, send, and try again elsewhere, all within one deadline.
 
-Each try has its share of the time that is left, so that a broker that says nothing does not use up what the others
-would need. What is known at the end is said exactly: a try that got no answer, or one that does not tell, may have
-stored the message, and then the outcome is unknown unless a later try went well. A later try that goes well may have
-stored it a second time, under the same id.
+A try that certainly stored nothing because of the broker's moment (it is busy, away, starts again, hands over to its
+slave) is repeated for as long as there is time: at another broker if the message may go there, else at the same one
+after pauses that grow, with the newest route. All other tries are counted: what may have been stored is not sent any
+number of times.
+
+Each counted try has its share of the time that is left, so that a broker that says nothing does not use up what the
+others would need. What is known at the end is said exactly: a try that got no answer, or one that does not tell, may
+have stored the message, and then the outcome is unknown unless a later try went well. A later try that goes well may
+have stored it a second time, under the same id.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -16,14 +22,18 @@ from pyromq.client.sending.fault_backoff import FaultBackoff
 from pyromq.client.sending.frames import SendFrames
 from pyromq.client.sending.outcomes import STATUS_OF_CODE, refusal_of
 from pyromq.client.sending.parcel import Parcel
+from pyromq.client.sending.publish_routes import PublishRoutes
 from pyromq.client.session import Session
 from pyromq.errors import (
     CallFailed,
     CallTimeout,
+    NoMaster,
     NoPermission,
+    NotNow,
     PyroMQError,
     SendFailed,
     SendUnknown,
+    SystemBusy,
     TlsFailed,
     Unreachable,
 )
@@ -31,9 +41,12 @@ from pyromq.model.queue import MessageQueue
 from pyromq.net.connection import Connection
 from pyromq.wire.command import Command
 
-#: Before the same broker is asked again; doubled each time.
+#: Before the same broker is asked again; doubled each time, and shortened by chance so that not all come at once.
 PAUSE_SECONDS = 0.02
 LONGEST_PAUSE_SECONDS = 1.0
+MOST_DOUBLINGS = 6
+#: Shortly before the deadline pauses are cut short, but not below this.
+LAST_PAUSE_SECONDS = 0.1
 
 #: Bytes that may wait for the network before somebody who wants no answers has to wait; and how often it is looked.
 MAX_BACKLOG = 8 << 20
@@ -51,11 +64,16 @@ class _Trouble:
     brokers: list[str] = field(default_factory=list)
     may_be_stored: bool = False
     may_try_again: bool = True
+    #: The last one was about the broker's moment: it does not count.
+    is_momentary: bool = False
 
-    def add(self, error: PyroMQError, *, is_certain: bool, may_try_again: bool) -> None:
+    def add(
+        self, error: PyroMQError, *, is_certain: bool, may_try_again: bool = True, is_momentary: bool = False
+    ) -> None:
         self.errors.append(error)
         self.may_be_stored |= not is_certain
         self.may_try_again = may_try_again
+        self.is_momentary = is_momentary
 
     def outcome(self, topic: str) -> PyroMQError:
         tries = f"{len(self.errors)} {'try' if len(self.errors) == 1 else 'tries'}"
@@ -76,21 +94,23 @@ class _Trouble:
 
 
 class Delivery:
-    """How one producer delivers. `on_trouble` is told of topics whose route may be old."""
+    """How one producer delivers. `routes` is told of topics whose route may be old; `chance` is for pauses."""
 
     def __init__(
         self,
         session: Session,
         frames: SendFrames,
         backoff: FaultBackoff,
-        on_trouble: Callable[[str], None],
+        routes: PublishRoutes,
         *,
         signed: bool,
+        chance: random.Random | None = None,
     ) -> None:
         self._session = session
         self._frames = frames
         self._backoff = backoff
-        self._on_trouble = on_trouble
+        self._routes = routes
+        self._chance = chance or random.Random()  # noqa: S311  it shortens pauses
         #: The ordinary way signs requests.
         self._signed = signed
 
@@ -106,17 +126,17 @@ class Delivery:
         began = loop.time()
         deadline = began + timeout_s
         trouble = _Trouble()
-        for left in range(attempts, 0, -1):
-            if began >= deadline:
-                break
+        left = attempts
+        while began < deadline:
             due = began + (deadline - began) / left
             answered = await self._try(parcel, choose, trouble, began, due)
             if answered is not None:
                 return answered
-            if not trouble.may_try_again:
+            if not trouble.is_momentary:
+                left -= 1
+            if not left or not trouble.may_try_again:
                 break
-            if left > 1:
-                await self._pause(trouble, deadline - loop.time())
+            await self._pause(parcel.topic, trouble, deadline)
             began = loop.time()
         raise trouble.outcome(parcel.topic)
 
@@ -124,7 +144,7 @@ class Delivery:
         self, parcel: Parcel, choose: Choose, trouble: _Trouble, began: float, due: float
     ) -> tuple[Command, MessageQueue] | None:
         """One try; None when it did not go well, and `trouble` says why."""
-        queue, is_sent = None, False
+        queue, address, is_sent = None, None, False
         try:
             queue = choose(trouble.brokers)
             if not isinstance(queue, MessageQueue):
@@ -137,8 +157,8 @@ class Delivery:
             is_sent = True
             answer = await self._ask(connection, parcel, queue, due)
         except (CallFailed, TimeoutError) as error:
-            trouble.add(_told(error), is_certain=not is_sent, may_try_again=True)
-            if is_sent and isinstance(error, CallTimeout):
+            trouble.add(_told(error), is_certain=not is_sent, is_momentary=not is_sent and _is_away(error, address))
+            if is_sent and address is not None and isinstance(error, CallTimeout):
                 self._session.doubt(address)
         except PyroMQError as error:  # there is no queue to send it to; what an earlier try did stays as it was
             trouble.add(error, is_certain=not is_sent, may_try_again=False)
@@ -147,19 +167,26 @@ class Delivery:
                 self._backoff.answered(queue.broker_name, began, asyncio.get_running_loop().time() - began)
                 return answer, queue
             refused = refusal_of(answer, address)
-            trouble.add(refused.error, is_certain=refused.is_certain, may_try_again=refused.may_try_again)
+            trouble.add(
+                refused.error,
+                is_certain=refused.is_certain,
+                may_try_again=refused.may_try_again,
+                is_momentary=refused.is_momentary,
+            )
         if isinstance(queue, MessageQueue) and trouble.may_try_again:
             trouble.brokers.append(queue.broker_name)
             self._backoff.failed(queue.broker_name, began)
-            self._on_trouble(parcel.topic)
+            self._routes.doubt(parcel.topic)
         return None
 
-    async def _pause(self, trouble: _Trouble, left_s: float) -> None:
-        """A broker that has just failed gets a moment before it is asked again."""
+    async def _pause(self, topic: str, trouble: _Trouble, deadline: float) -> None:
+        """A broker that has just failed gets a moment before it is asked again; another one may lead by then."""
         failed = set(trouble.brokers)
-        if not failed or len(failed) < len(trouble.brokers) or len(failed) >= len(self._session.routes.brokers()):
-            pause = min(PAUSE_SECONDS * 2 ** (len(trouble.errors) - 1), LONGEST_PAUSE_SECONDS)
-            await asyncio.sleep(max(0.0, min(pause, left_s / 2)))
+        if failed and len(failed) == len(trouble.brokers) < len(self._session.routes.brokers()):
+            return
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(pause_after(len(trouble.errors), deadline - loop.time(), self._chance.random()))
+        await self._routes.renew(topic, deadline - loop.time())
 
     async def tell(self, parcel: Parcel, queue: MessageQueue) -> None:
         """Send and forget, but not faster than the network takes it. Raises Unreachable."""
@@ -172,10 +199,31 @@ class Delivery:
         else:
             connection.put_bytes(self._frames.frame(parcel, queue.queue_id, connection.next_id(), one_way=True))
 
-    def _connected(self, queue: MessageQueue) -> tuple[str, Connection | None]:
+    async def at_master(self, queue: MessageQueue, do: Callable[[str], Awaitable[object]], timeout_s: float) -> None:
+        """Do something that may be done twice with the address of a queue's master; and once more after a moment while
+        that is away. Raises what the last try raised."""
+        loop = asyncio.get_running_loop()
+        deadline, tries = loop.time() + timeout_s, 0
+        while True:
+            try:
+                await do(self._address(queue))
+            except (Unreachable, NotNow, SystemBusy) as error:
+                tries += 1
+                if isinstance(error, TlsFailed) or loop.time() + PAUSE_SECONDS >= deadline:
+                    raise
+                await asyncio.sleep(pause_after(tries, deadline - loop.time(), self._chance.random()))
+                await self._routes.renew(queue.topic, deadline - loop.time())
+            else:
+                return
+
+    def _address(self, queue: MessageQueue) -> str:
         address = self._session.routes.address(queue.broker_name)
         if address is None:
-            raise Unreachable(f"no route names a master of the broker {queue.broker_name!r}")
+            raise NoMaster(f"no route names a master of the broker {queue.broker_name!r}")
+        return address
+
+    def _connected(self, queue: MessageQueue) -> tuple[str, Connection | None]:
+        address = self._address(queue)
         return address, self._session.connected(address)
 
     def _ask(self, connection: Connection, parcel: Parcel, queue: MessageQueue, due: float) -> Awaitable[Command]:
@@ -184,6 +232,19 @@ class Delivery:
             return connection.call(self._frames.request(parcel, queue.queue_id), left_s)
         correlation_id = connection.next_id()
         return connection.call_nowait(correlation_id, self._frames.frame(parcel, queue.queue_id, correlation_id), due)
+
+
+def pause_after(tries: int, left_s: float, chance: float) -> float:
+    """How long to wait after so many tries, with so much time left; `chance` is from 0 to 1. Seconds."""
+    pause = min(PAUSE_SECONDS * (1 << min(tries - 1, MOST_DOUBLINGS)), LONGEST_PAUSE_SECONDS) * (1 - chance / 2)
+    # A last try shortly before the end is worth more than sleeping beyond it; but they do not come ever faster.
+    return min(pause, max(left_s / 2, LAST_PAUSE_SECONDS))
+
+
+def _is_away(error: Exception, address: str | None) -> bool:
+    """Of a try that did not come as far as sending: it found no master, or did not reach it. What is wrong with the
+    name servers or with TLS takes longer than a moment."""
+    return isinstance(error, NoMaster) or (address is not None and not isinstance(error, TlsFailed))
 
 
 def _told(error: Exception) -> PyroMQError:

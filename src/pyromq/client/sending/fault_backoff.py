@@ -5,6 +5,8 @@ When the time is over, one send goes there as a probe while the others still avo
 broker is as good as any; if not, it is avoided for longer than before.
 
 What was under way when a fault was found says nothing new: a broken connection fails a thousand sends and is one fault.
+So is a broker that is asked again before its time because there is no other. When another master leads under the same
+name, all that is forgotten: it was about the one before.
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ class FaultBackoff:
         fault = self._faults.get(broker)
         if fault is not None:
             now = self._clock.monotonic()
-            if now >= fault.avoid_until:
+            if now >= fault.avoid_until and fault.times:
                 fault.probed_at = now
 
     def answered(self, broker: str, began: float, latency_s: float) -> None:
@@ -77,7 +79,15 @@ class FaultBackoff:
 
     def failed(self, broker: str, began: float) -> None:
         """No answer, or one that says to try elsewhere, to what was sent at `began`."""
-        self._blame(broker, began, 0.0)
+        fault = self._faults.get(broker)
+        if fault is None or began >= fault.avoid_until:
+            self._blame(broker, began, 0.0)
+
+    def replaced(self, broker: str) -> None:
+        """Another master leads there, or the one that was away is back. What was sent before says nothing of it."""
+        if broker in self._faults:
+            now = self._clock.monotonic()
+            self._faults[broker] = _Fault(times=0, since=now, avoid_until=now)
 
     def _blame(self, broker: str, began: float, at_least_s: float) -> None:
         fault = self._faults.get(broker)

@@ -2,7 +2,9 @@
 
 `SUCCESS` keeps the broker's promise. Three codes say that the message is in the log, but not yet on the disk or on a
 slave as was promised: nobody knows what a crash would leave of it. A refusal that names its reason means that nothing
-was stored; a system error, or a service that is not available, may have come before or after the message was stored.
+was stored; a system error, or a service that is not available, may have come before or after the message was stored,
+unless its words say so. Some refusals that are certain are about the broker's moment: it is busy, stops, starts again,
+or hands over to another. What such a broker refused it, or the next one of its name, takes a moment later.
 """
 
 from __future__ import annotations
@@ -36,6 +38,11 @@ RETRYABLE = frozenset({
 #: What brokers say of a message for a given time that they do not take: nothing is stored, whatever the code is.
 _NOT_STORED = ("timerWheelEnable is false", "timer message is under flow control")
 
+#: The words of brokers that refuse everything for a moment, before they store it. Ours say the first of all such.
+_FOR_A_MOMENT = ("the message was not stored", "this server is stopping", "this broker is a slave")
+#: Codes of that kind, whatever the words are: too much to do; a server that stops.
+_MOMENTARY = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.GO_AWAY})
+
 #: They may come after the message was stored.
 UNCERTAIN = frozenset({
     ResponseCode.SYSTEM_ERROR,
@@ -51,12 +58,16 @@ class Refusal(NamedTuple):
     #: Nothing was stored by this try.
     is_certain: bool
     may_try_again: bool
+    #: Certain, and a matter of time: it may be tried as often as there is time for.
+    is_momentary: bool
 
 
 def refusal_of(answer: Command, address: str) -> Refusal:
     """For answers with a code that is none of `STATUS_OF_CODE`."""
-    is_certain = answer.code not in UNCERTAIN or any(said in (answer.reason or "") for said in _NOT_STORED)
-    return Refusal(error_of(answer, address), is_certain, answer.code in RETRYABLE)
+    reason, may_try_again = answer.reason or "", answer.code in RETRYABLE
+    is_momentary = answer.code in _MOMENTARY or (may_try_again and any(said in reason for said in _FOR_A_MOMENT))
+    is_certain = is_momentary or answer.code not in UNCERTAIN or any(said in reason for said in _NOT_STORED)
+    return Refusal(error_of(answer, address), is_certain, may_try_again, is_momentary)
 
 
 def receipt_of(answer: Command, queue: MessageQueue, message_id: str) -> SendReceipt:

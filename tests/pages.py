@@ -90,6 +90,17 @@ SERVERS = ("up", "nameserver", "broker")
 READY = b"PyroMQ is up"
 
 
+#: `pyromq` where the name server that everybody looks for has another port: the usual one may be taken here. A variable
+#: would say the same, and hide that a page forgets to name one.
+LAUNCH = """
+import sys
+from pyromq.cli import reaching
+reaching.DEFAULT_NAME_SERVER = sys.argv.pop(1)
+from pyromq.cli.app import main
+main()
+"""
+
+
 class Desk:
     """The reader's directory and terminals. Servers run on until the page is done, on ports that were free: the first
     name server where everybody looks for one, all others anywhere.
@@ -99,7 +110,8 @@ class Desk:
         self.directory = directory
         self.servers: list[subprocess.Popen[bytes]] = []
         self.name_server_port = free_port()
-        self.environment = {"NAMESRV_ADDR": f"127.0.0.1:{self.name_server_port}"}
+        self.name_server = f"127.0.0.1:{self.name_server_port}"
+        self.pyromq = [sys.executable, "-c", LAUNCH, self.name_server]
 
     def do(self, command: str) -> None:
         """What a reader would see is not looked at, only that it works."""
@@ -113,9 +125,9 @@ class Desk:
         elif program == "pytest":  # this is one: are those tests there?
             run([sys.executable, "-m", "pytest", "--collect-only", *words[1:]], ROOT, **environment)
         elif program == "pyromq" and words[1] in SERVERS and (len(words) == 2 or words[2].startswith("-")):
-            self.serve([program, *_with_free_ports(words[1:])], environment)
+            self.serve(_with_free_ports(words[1:]), environment)
         else:
-            run([program, *words[1:]], self.directory, **(self.environment | environment))
+            run([*(self.pyromq if program == "pyromq" else [program]), *words[1:]], self.directory, **environment)
 
     def serve(self, words: list[str], environment: dict[str, str]) -> None:
         ports = {
@@ -124,9 +136,9 @@ class Desk:
         }
         with (self.directory / f"{len(self.servers)}.log").open("wb") as log:
             server = subprocess.Popen(
-                [str(BIN / words[0]), *words[1:]],
+                [*self.pyromq, *words],
                 cwd=self.directory,
-                env=os.environ | self.environment | ports | environment,
+                env=os.environ | ports | environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,

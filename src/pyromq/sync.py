@@ -582,7 +582,10 @@ class Brokers(BlockingPart[AsyncBrokers]):
         return self._wait(self._behind.status(broker))
 
     def members(self, name: str) -> Sequence[BrokerStatus]:
-        """All brokers of one name: the master, if there is one, and its slaves. Raises NotFound."""
+        """All brokers of one name: the master, if there is one, and its slaves. Raises NotFound.
+
+        Of an address: the brokers of that one's name; it alone where no name server answers.
+        """
         return self._wait(self._behind.members(name))
 
     def config(self, broker: str) -> dict[str, str]:
@@ -624,7 +627,10 @@ class Leading(BlockingPart[AsyncLeading]):
         self._wait(self._behind.restart(address, reason))
 
     def until_leads(self, name: str, address: str, timeout_s: float) -> BrokerStatus:
-        """Until this broker is the master, and name servers say so. Raises NotNow when that takes too long."""
+        """Until this broker is the master, and name servers, if any answers, say so.
+
+        Raises NotNow when that takes too long.
+        """
         return self._wait(self._behind.until_leads(name, address, timeout_s))
 
     def until_followed(self, name: str, count: int, timeout_s: float) -> BrokerStatus:

@@ -52,7 +52,7 @@ def test_the_next_name_server_is_asked_when_one_is_away() -> None:
 
 
 def test_when_no_name_server_answers_it_says_what_to_do() -> None:
-    with pytest.raises(Unreachable, match="no name server answers at first or second: start one with `pyromq up`"):
+    with pytest.raises(Unreachable, match="answers at first or second: start one with `pyromq nameserver`"):
         asyncio.run(Directory(Net(), ["first", "second"]).brokers())
     with pytest.raises(ConfigError):
         Directory(Net(), [])

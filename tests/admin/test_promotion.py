@@ -24,7 +24,7 @@ def test_a_master_that_lives_hands_over_and_nothing_is_missing() -> None:
 def test_of_two_slaves_without_a_master_the_one_with_more_leads() -> None:
     plan = choose([member(slave(1, 1000)), member(slave(2, 1200))])
     assert (plan.slave.address, plan.better, plan.master) == (address_of(2), (), None)
-    assert what_may_be_missing(plan)[0] == "No master is registered: it is taken for gone."
+    assert what_may_be_missing(plan)[0] == "No name server that answers knows a master: it is taken for gone."
 
 
 def test_among_equals_the_smallest_number_leads() -> None:

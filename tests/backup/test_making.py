@@ -296,7 +296,7 @@ def test_a_backup_of_a_store_is_not_in_the_store(root: Path, tmp_path: Path) -> 
 
 def test_a_file_where_the_backup_must_be(root: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(BackupError, match="Not a directory"):
+    with pytest.raises(BackupError, match="is a file, and a backup is a directory"):
         back_up(root, LocalTarget(tmp_path / "file"))
 
 

@@ -29,7 +29,7 @@ SEGMENT = 1 << 16
 
 
 class Scene:
-    """`a` is meant to be the master and `b` the slave. What they are is decided by them."""
+    """`a` is meant to be the master, `b` the slave, and `c` another one. What they are is decided by them."""
 
     def __init__(self, root: Path, name_server: NameServer, role: str) -> None:
         self.root = root
@@ -44,7 +44,7 @@ class Scene:
         return BrokerConfig(
             name="pair",
             role=self._role if name == "a" else "SLAVE",
-            broker_id=0 if name == "a" else 1,
+            broker_id="abc".index(name),
             listen_port=self._ports.get(name, 0),
             vip_channel=False,
             name_servers=(self.name_server,),

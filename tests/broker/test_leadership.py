@@ -70,6 +70,28 @@ def test_what_was_decided_wins_over_the_settings(disk: SimDisk) -> None:
     assert not leading.known.is_new_epoch
 
 
+def test_what_wins_is_said_when_the_settings_say_something_else(
+    disk: SimDisk, caplog: pytest.LogCaptureFixture
+) -> None:
+    slave = master(disk, role="SLAVE", broker_id=1)
+    slave.stand_down(4, 1, Member("b:1", 0, "b:2"))
+    master(disk, role="SLAVE", broker_id=1)
+    assert not caplog.records
+    assert master(disk, role="SLAVE", broker_id=2).config.broker_id == 1
+    assert "this broker is SLAVE with id 1" in caplog.text
+    assert "(they say SLAVE with id 2)" in caplog.text
+
+
+def test_a_new_master_has_a_new_epoch_though_its_log_had_none_before(disk: SimDisk) -> None:
+    leading = master(disk, role="SLAVE", broker_id=1)
+    leading.adopt(None)
+    assert not leading.known.is_new_epoch
+    leading.promote(1, "ASYNC_MASTER")
+    assert leading.known.is_new_epoch
+    leading.begin(0, 300)
+    assert not leading.known.is_new_epoch
+
+
 def test_a_slave_that_is_promoted_is_what_its_master_was(disk: SimDisk) -> None:
     leading = master(disk, role="SLAVE", broker_id=1)
     assert leading.role_if_promoted(None) == "ASYNC_MASTER"
@@ -98,7 +120,38 @@ def test_a_crash_in_the_very_first_save_is_no_damage(disk: SimDisk) -> None:
     disk.remove(PLACE / FILE)
     leading = master(disk)
     leading.begin(0, 0)
-    assert leading.epochs == (Epoch(1, 0, "me.3"),), "a life more, whatever became of the one before"
+    assert leading.epochs[-1] == Epoch(1, 0, "me.3"), "a life more, whatever became of the one before"
+
+
+def test_an_older_copy_of_the_file_does_not_give_a_life_its_name_twice(disk: SimDisk) -> None:
+    leading = master(disk)
+    leading.begin(0, 0)
+    others_know = (EpochEntry(1, 0, 0, "me.1"), EpochEntry(1, 10, 0, "me.4"), EpochEntry(2, 40, 0, "s.9"))
+    leading.adopt(BrokerEpochs(entries=others_know, member="s"))
+    leading.promote(3, "ASYNC_MASTER")
+    leading.begin(0, 100)
+    assert (leading.epochs[-1], leading.known.lives) == (Epoch(3, 100, "me.5"), 5)
+
+
+def test_while_it_waits_to_lead_it_is_a_slave_and_the_next_start_knows(disk: SimDisk) -> None:
+    leading = master(disk, role="SYNC_MASTER")
+    leading.begin(0, 100)
+    leading.heard_of([Member("b:1", 1)])
+    leading.wait(2)
+    leading = master(disk, role="SYNC_MASTER")
+    assert (leading.waits, leading.config.role, leading.config.broker_id) == (True, "SLAVE", 2)
+    assert (leading.meant.role, leading.role_if_promoted(None)) == ("SYNC_MASTER", "SYNC_MASTER")
+    assert "b:1" in leading.why_it_waits
+    leading.wait_no_longer()
+    assert (leading.waits, leading.config.role) == (False, "SYNC_MASTER")
+    leading.wait(2)
+    leading.promote(2, "SYNC_MASTER")
+    assert (leading.waits, leading.known.members) == (False, ()), "nobody waits for it again"
+
+
+def test_an_id_is_as_large_as_rocketmq_has_them(disk: SimDisk) -> None:
+    master(disk).heard_of([Member("b:1", 1 << 40)])
+    assert master(disk).known.members == (Member("b:1", 1 << 40),)
 
 
 epochs = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=4).map(
@@ -120,6 +173,7 @@ known = st.builds(
     broker_id=st.none() | st.integers(0, 5),
     master_role=st.sampled_from([None, "ASYNC_MASTER", "SYNC_MASTER"]),
     members=st.lists(members, max_size=3).map(tuple),
+    waits_as=st.none() | st.integers(1, 5),
 )
 
 
@@ -184,6 +238,26 @@ def test_a_stranger_with_our_name_makes_nobody_a_slave() -> None:
     stranger = replace(broker(7, 0), entries=(EpochEntry(7, 0, 0, "z.1"),))
     assert verdict(broker(1, 0), stranger) is Verdict.TWIN
     assert verdict(broker(1, 0), replace(stranger, broker_id=1)) is Verdict.NOTHING
+
+
+def test_of_two_who_were_promoted_with_one_number_both_say_which_one_leads() -> None:
+    one, other = (broker(2, 0, 100, EpochEntry(2, 50, 0, f"{name}.1")) for name in "bc")
+    assert (verdict(one, other), verdict(other, one)) == (Verdict.STAND_DOWN, Verdict.OUTRANKED)
+    again = broker(2, 0, 100, EpochEntry(2, 50, 0, "b.1"), EpochEntry(2, 60, 0, "b.2"))
+    assert (verdict(again, other), verdict(other, again)) == (Verdict.STAND_DOWN, Verdict.OUTRANKED)
+
+
+def test_a_slave_that_leads_by_its_settings_replaces_nobody() -> None:
+    master_of_both = broker(2, 0, 100, EpochEntry(2, 50, 0, "b.1"))
+    by_mistake = broker(2, 0, 100, EpochEntry(2, 50, 0, "b.1"), EpochEntry(2, 70, 0, "c.1"))
+    assert {verdict(master_of_both, by_mistake), verdict(by_mistake, master_of_both)} == {Verdict.TWIN}
+
+
+def test_who_led_both_shows_that_they_belong_together_whichever_life_it_was() -> None:
+    """Nothing was stored yet: the slave followed an earlier life of its master."""
+    old = BrokerEpochs(broker_id=0, entries=(EpochEntry(1, 0, 0, "a.4"),), number=1)
+    promoted = BrokerEpochs(broker_id=0, entries=(EpochEntry(1, 0, 0, "a.1"), EpochEntry(2, 0, 0, "b.1")), number=2)
+    assert (verdict(old, promoted), verdict(promoted, old)) == (Verdict.STAND_DOWN, Verdict.OUTRANKED)
 
 
 def test_a_slave_that_has_what_a_crash_took_from_us_is_to_lead() -> None:

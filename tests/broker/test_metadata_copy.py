@@ -92,6 +92,7 @@ class Master:
     def _update(self, request: UpdateConsumerOffset) -> Command:
         if self.refuses_progress:
             return Command(code=1, reason="not now")
+        assert request.only_forward, "a consumer may have told more since it was asked"
         self.offsets.setdefault(f"{request.topic}@{request.group}", {})[request.queue_id] = request.offset
         return Command(code=0)
 
@@ -101,7 +102,7 @@ def _answer(document: object) -> Command:
 
 
 class Slave:
-    def __init__(self, master: Master, disk: SimDisk | None = None) -> None:
+    def __init__(self, master: Master, disk: SimDisk | None = None, log_end: int = 0) -> None:
         clock = ManualClock()
         self.disk = disk or SimDisk(clock)
         self._master = master
@@ -111,7 +112,7 @@ class Slave:
         self.store = MessageStore(self.config.store, disk=self.disk, clock=clock, runner=InlineRunner())
         self.store.open()
         self.tables = Tables(self.config, self.store, clock)
-        self.log_end = 0
+        self.log_end = log_end
         self.changes: list[str] = []
         self.copy = MetadataCopy(
             lambda: self.config,
@@ -127,9 +128,15 @@ class Slave:
         await self.copy._copy_from(MASTER)
         await self.copy.settled()
 
-    def killed(self) -> Slave:
+    def killed(self, log_end: int = 0) -> Slave:
         """Its next life, with what was on the disk."""
-        return Slave(self._master, self.disk.kill())
+        return Slave(self._master, self.disk.kill(), log_end)
+
+    def made(self, **begun: int) -> set[str]:
+        """It is to lead: which of the topics that begin at these positions it makes."""
+        before = {topic.name for topic in self.tables.topics}
+        self.copy.name_new_topics(lambda since: {name: 3 for name, at in begun.items() if at >= since})
+        return {topic.name for topic in self.tables.topics} - before
 
     def progress(self, queue: int = 0) -> int | None:
         return self.tables.offsets.offset_of("shop", "orders", queue)
@@ -266,6 +273,13 @@ def test_delays_count_as_delivered_when_the_copy_has_what_was_delivered(master: 
     assert slave.tables.delays.offset_of(3) == 5
 
 
+def test_delays_are_taken_over_between_two_saves_of_the_master_too(master: Master, slave: Slave) -> None:
+    asyncio.run(slave.round())
+    master.delays = {"3": 9}  # its version counts what it saved
+    asyncio.run(slave.round())
+    assert slave.tables.delays.offset_of(3) == 9
+
+
 # --- its life ---------------------------------------------------------------------------------------------------------
 
 
@@ -319,6 +333,30 @@ def test_a_topic_that_came_with_the_last_messages_is_made_and_one_that_was_remov
     topic = slave.tables.topics.get("new")
     assert topic is not None
     assert (topic.read_queues, topic.write_queues, "old" in slave.tables.topics) == (3, 3, False)
+
+
+def test_how_far_topics_are_known_survives_a_restart(master: Master, slave: Slave) -> None:
+    slave.log_end = 500
+    asyncio.run(slave.round())
+    again = slave.killed(log_end=900)
+    assert "orders" in again.tables.topics
+    assert again.made(old=100, new=700) == {"new"}
+
+
+def test_a_log_that_was_cut_back_is_known_to_its_end(master: Master, slave: Slave) -> None:
+    slave.log_end = 500
+    asyncio.run(slave.round())
+    again = slave.killed(log_end=300)
+    assert again.made(old=100, new=400) == {"new"}
+
+
+def test_one_that_never_asked_makes_all_topics_that_have_messages(slave: Slave) -> None:
+    assert slave.killed(log_end=900).made(first=0, second=700) == {"first", "second"}
+
+
+def test_one_that_led_knew_the_topics_of_its_whole_log(slave: Slave) -> None:
+    forget_own_progress(slave.tables.offsets, TakenProgress(slave.disk, slave.store.paths.config))
+    assert slave.killed(log_end=900).made(removed=700, copied=900) == {"copied"}
 
 
 def test_nothing_is_taken_from_a_master_that_was_replaced(master: Master, slave: Slave) -> None:

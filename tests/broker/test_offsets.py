@@ -55,6 +55,10 @@ class World:
         request = UpdateConsumerOffset(group=group, topic=topic, queue_id=queue, offset=offset)
         assert self.offsets.update(request, PEER).code == 0
 
+    def told_by_a_slave(self, offset: int) -> None:
+        request = UpdateConsumerOffset(group="readers", topic="orders", queue_id=0, offset=offset, only_forward=True)
+        assert self.offsets.update(request, PEER).code == 0
+
     def search(self, seconds: float, boundary: str = "LOWER") -> int | None:
         async def ask() -> int | None:
             timestamp_ms = START_MS + int(seconds * 1000)
@@ -101,6 +105,14 @@ def test_progress_is_kept_and_told(world: World) -> None:
     again = world.parts.restarted()
     assert again.offsets.offset_of("readers", "orders", 0) == 42
     world.parts = again
+
+
+def test_a_slave_that_tells_what_it_was_told_never_takes_a_group_back(world: World) -> None:
+    world.told_by_a_slave(8)
+    assert world.query() == 8
+    world.commit(15)  # by a consumer, after the slave had asked how far the group is
+    world.told_by_a_slave(8)
+    assert world.query() == 15
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,17 @@ class Scene:
             replication=ReplicationConfig(timeout_ms=50, **replication),
             store={"flush": FlushConfig(sync=sync_flush)},
         )
-        self.promise, self.writer, self.store = self.parts.promise, self.parts.writer, self.parts.store
-        self.followers = Followers()
+        self._lives_with(self.parts)
+
+    def _lives_with(self, parts: Parts) -> None:
+        self.parts, self.followers = parts, Followers()
+        self.promise, self.writer, self.store = parts.promise, parts.writer, parts.store
+
+    def starts_again(self, **settings: Any) -> None:
+        self._lives_with(self.parts.restarted(**settings))
+
+    def is_killed(self) -> None:
+        self._lives_with(self.parts.killed())
 
     def append(self) -> AppendedAt:
         (receipt,) = self.writer.append([Draft(b"orders", 0, b"a message")])
@@ -47,7 +56,9 @@ class Scene:
 
     def reports(self, name: str, position: int) -> None:
         end = self.store.marks.appended.value
-        self._know(self.followers.sent(name, end).heard(name, position, end, self.now_ms()))
+        now_ms = self.now_ms()
+        level_ms = now_ms if position >= end else None
+        self._know(self.followers.sent(name, end).heard(name, position, now_ms, level_ms=level_ms))
 
     def leaves(self, name: str) -> None:
         self._know(self.followers.left(name))
@@ -156,10 +167,21 @@ def test_who_waited_too_long_gets_the_receipt_with_another_code() -> None:
     asyncio.run(story())
 
 
+def test_where_nothing_is_accepted_without_a_slave_who_waits_for_one_that_left_hears_that_nobody_is_there() -> None:
+    scene = Scene(least_in_sync=2)
+    scene.joins("s")
+    scene.append()
+    assert (scene.promise.is_within_reach, scene.promise.late_code()) == (True, LATE)
+    scene.leaves("s")
+    assert (scene.promise.is_within_reach, scene.promise.late_code()) == (True, NOBODY)
+    scene.clock.advance(0.05)
+    assert not scene.promise.is_within_reach
+
+
 def test_too_few_in_sync_and_nothing_is_stored() -> None:
     scene = Scene(least_in_sync=2)
     end = scene.store.marks.appended.value
-    with pytest.raises(NotEnoughReplicas, match=r"only 1 copies are in sync.*2 must be"):
+    with pytest.raises(NotEnoughReplicas, match=r"the copies in sync are 1, .*2 must be"):
         scene.append()
     assert scene.store.marks.appended.value == end
     scene.joins("s")
@@ -209,6 +231,45 @@ def test_where_two_copies_are_required_consumers_see_what_a_slave_has() -> None:
     assert visible(scene) == 1
     scene.reports("s", other.end)
     assert visible(scene) == 2
+
+
+def test_a_master_that_starts_again_shows_no_more_than_it_did_before() -> None:
+    """However often, and however it stopped; until a slave says that it has the rest."""
+    scene = Scene(least_in_sync=2)
+    scene.joins("s")
+    one, other = scene.append(), scene.append()
+    scene.reports("s", one.end)
+    assert visible(scene) == 1
+    scene.store.flush()
+    scene.store.save_recover_point()
+    for again in (scene.is_killed, scene.starts_again, scene.starts_again, scene.is_killed):
+        again()
+        assert visible(scene) == 1
+    scene.joins("s")
+    third = scene.append()
+    assert third.queue_offset == 2, "what is hidden keeps its place"
+    assert visible(scene) == 1
+    scene.reports("s", other.end)
+    assert visible(scene) == 2
+    scene.reports("s", third.end)
+    assert visible(scene) == 3
+    scene.starts_again()
+    assert visible(scene) == 3, "everything was confirmed"
+
+
+def test_one_that_waits_for_nobody_any_more_shows_everything() -> None:
+    scene = Scene(least_in_sync=2)
+    scene.joins("s")
+    scene.append()
+    scene.starts_again(role="SLAVE", broker_id=1)
+    assert visible(scene) == 1
+    scene = Scene(show_unconfirmed=False)
+    scene.append()
+    assert visible(scene) == 0
+    scene.starts_again(replication=ReplicationConfig(show_unconfirmed=False, adapts=True))
+    assert visible(scene) == 1
+    scene.starts_again(replication=ReplicationConfig())
+    assert visible(scene) == 1
 
 
 def test_consumers_see_what_no_slave_has_where_a_master_may_be_alone() -> None:

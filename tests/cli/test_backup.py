@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 
 import pyromq.testing
 from cli.programs import Program
+from cli.terminals import CTRL_C, Terminal
 from pyromq import Message, Producer
 from pyromq.backup.history import newest, wanted
 from pyromq.backup.target import LocalTarget
@@ -98,6 +99,7 @@ def test_damage_names_the_chunk_and_what_to_do(store: Path, tmp_path: Path) -> N
     result = pyromq_("restore", target, tmp_path / "new")
     assert result.exit_code == 1
     assert chunk.name in result.stderr
+    assert not (tmp_path / "new").exists(), "what failed leaves nothing"
     assert "use another copy of the backup, or an older manifest" in " ".join(result.stderr.split())
     flip(target / "manifests" / "00000001.json", 100)
     result = pyromq_("backup", "list", target)
@@ -119,7 +121,7 @@ def test_old_messages_are_pruned_when_somebody_agrees(store: Path, tmp_path: Pat
     ("arguments", "sentence"),
     [
         (["backup", "T"], "say what is backed up"),
-        (["backup", "T", "--from-store", "S", "--broker", "a"], "say what is backed up"),
+        (["backup", "T", "--from-store", "S", "--broker", "a"], "not both"),
         (["backup", "T", "--from-store", "S", "--follow"], "--follow is for a running broker"),
         (["backup", "T", "--from-store", "nowhere"], "nowhere"),
         (["backup", "list", "T"], "there is no backup in"),
@@ -177,6 +179,61 @@ def test_who_follows_is_stopped_by_ctrl_c_and_says_what_there_is(mq: LocalBroker
         assert "every record verified" in program.out
     assert "is whole" in ok("backup", "verify", target)
     shutil.rmtree(target)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_who_follows_adds_what_came_since_the_last_time_before_it_stops(
+    mq: LocalBroker, tmp_path: Path, how: signal.Signals
+) -> None:
+    target = tmp_path / "backup"
+    with Program("backup", target, "--broker", mq.broker_address, "--follow", cwd=tmp_path) as program:
+        program.until("following, every 60 s; Ctrl-C adds what is new, and stops")
+        before = wanted(LocalTarget(target)).records
+        send(mq, 7)
+        assert program.stop(how) == 0
+        assert "every record verified" in program.out
+    assert wanted(LocalTarget(target)).records == before + 7
+
+
+def test_on_a_terminal_no_bar_stands_still_while_it_follows(mq: LocalBroker, tmp_path: Path) -> None:
+    arguments = ["backup", tmp_path / "backup", "--broker", mq.broker_address, "--follow"]
+    with Terminal(*arguments, cwd=tmp_path) as terminal:
+        terminal.until("following, every 60 s")
+        terminal.type(CTRL_C)
+        assert terminal.wait() == 0
+    assert "Saving" not in terminal.said.partition("following")[2]
+    assert "verified" in terminal.said
+
+
+def test_a_backup_that_lacks_a_chunk_gets_no_more_of_them(store: Path, tmp_path: Path) -> None:
+    target = tmp_path / "backup"
+    ok("backup", target, "--from-store", store)
+    [first, *_] = sorted((target / "log" / "0001").iterdir())
+    kept = first.read_bytes()
+    for damage, words in ((first.unlink, "is missing"), (lambda: first.write_bytes(kept[:-1]), "was saved with")):
+        damage()
+        result = pyromq_("backup", target, "--from-store", store)
+        assert result.exit_code == 1
+        said = " ".join(result.stderr.split())
+        assert words in said
+        assert "--new-series" in said
+    first.write_bytes(kept)
+    assert "Nothing has changed" in ok("backup", target, "--from-store", store)
+
+
+def test_a_file_is_no_place_for_a_backup_and_a_restored_store_says_how_it_is_started(
+    store: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    result = pyromq_("backup", tmp_path / "file", "--from-store", store)
+    assert (result.exit_code, "is a file, and a backup is a directory" in " ".join(result.stderr.split())) == (1, True)
+    ok("backup", tmp_path / "backup", "--from-store", store)
+    assert f"`pyromq broker --store {tmp_path / 'new'}`" in ok("restore", tmp_path / "backup", tmp_path / "new")
+    refused = pyromq_("up", "--data-dir", tmp_path / "new")
+    assert refused.exit_code == 1
+    assert "is itself a store" in refused.stderr
+    early = pyromq_("restore", tmp_path / "backup", tmp_path / "early", "--until", "2001-01-01 00:00")
+    assert (early.exit_code, " ms," in early.stderr) == (1, False)
 
 
 def _until_there(program: Program, target: Path) -> None:

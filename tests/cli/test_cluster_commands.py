@@ -85,7 +85,7 @@ def test_nothing_is_destroyed_without_a_yes(shell: Shell, topic: str, group: str
         (["message", "show", "xyz"], 1, "error: 'xyz' is not a message id"),
         (["dlq", "show", "nobody"], 1, "error: the group 'nobody' has no dead letters"),
         (["broker", "status", "nobody"], 1, "error: no broker is called 'nobody': there are broker-a"),
-        (["cluster", "-n", "127.0.0.1:1"], 1, "no name server answers at 127.0.0.1:1: start one with `pyromq up`"),
+        (["cluster", "-n", "127.0.0.1:1"], 1, "no name server answers at 127.0.0.1:1: start one with"),
         (["cluster", "-n", ";"], 1, "error: no name server is given: use --name-servers"),
         (["cluster", "-n", "here"], 1, "error: 'here' is no address of a name server: it is host:port"),
         (["broker", "--port", "1", "list"], 2, "error: --port is for starting a broker"),

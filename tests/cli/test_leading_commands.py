@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,11 @@ import pytest
 from admin.members import member, slave
 from cli.cluster_scene import Shell
 from cli.pair_scene import Load, pair_in, until
-from cli.terminals import Terminal
+from cli.programs import Program
+from cli.terminals import CTRL_C, Terminal
 from pyromq.admin.leading import Leading
 from pyromq.admin.promotion import Promotion
+from pyromq.cli import clusters
 
 # --- looking ---------------------------------------------------------------------------------------------------------
 
@@ -42,6 +45,78 @@ def test_a_pair_shows_who_leads_who_is_in_sync_and_how_far(tmp_path: Path) -> No
         alone = pair.shell.json("broker", "status", pair.address("b"))["copies"]
         assert (alone["is_connected"], bool(alone["problem"]), alone["lag_ms"] > 0) == (False, True, True)
         assert alone["master_end"] == alone["end"]
+
+
+def test_while_there_is_no_master_a_slave_tells_what_there_is_and_changes_are_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pair_in(tmp_path) as pair:
+        pair.shell.ok("send", "orders", "one", "two", "three")
+        pair.shell.ok("group", "create", "billing")
+        pair.shell.ok("consume", "orders", "--group", "billing", "--count", "3")
+        progress = tmp_path / "b" / "config" / "consumerOffset.json"
+        until(lambda: progress.exists() and "orders@billing" in progress.read_text(encoding="utf-8"))
+        pair.stop("a")
+        until(lambda: pair.shell("cluster").exit_code == 1)
+        for command in ("cluster", "broker status pair"):
+            looked = pair.shell(*command.split())
+            assert looked.exit_code == 1, command
+            assert "! pair has no master now (`pyromq broker promote pair` lets a slave lead)" in looked.stderr
+        assert "billing" in pair.shell.ok("group", "list")
+        assert "shown is what its slave 1 knows" in caplog.text
+        assert "billing" in pair.shell.ok("consumer", "list")
+        assert "of 3 messages" in pair.shell.ok("consumer", "lag", "billing")
+        assert "orders" in pair.shell.ok("topic", "list")
+        assert re.search(r"messages +3", pair.shell.ok("topic", "describe", "orders"))
+        for command in (
+            "topic create new --broker pair", "topic create new", "topic update orders --write-queues 2",
+            "topic delete orders --yes", "group create new", "group update billing --max-retries 3",
+            "group delete billing --yes", "consumer reset billing orders --to earliest --yes",
+        ):  # fmt: skip
+            refused = pair.shell(*command.split())
+            assert (refused.exit_code, "pair has no master now" in refused.stderr) == (1, True), (
+                command,
+                refused.output,
+            )
+
+
+def test_who_looks_at_a_topic_goes_on_when_its_master_is_gone(tmp_path: Path) -> None:
+    with pair_in(tmp_path, "ASYNC_MASTER") as pair:
+        pair.shell.ok("send", "orders", "one")
+        with Program("consume", "orders", cwd=tmp_path, NAMESRV_ADDR=pair.name_servers) as looking:
+            looking.until("one")
+            pair.stop("a")
+            looking.until("trying again")
+            pair.shell.ok("broker", "promote", "pair", "--yes")
+            pair.shell.ok("send", "orders", "two")
+            looking.until("two")
+            assert looking.stop(signal.SIGINT) == 0
+        assert (looking.out.count("one"), looking.out.count("two")) == (1, 1)
+
+
+def test_a_roll_says_what_it_waits_for_before_it_gives_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clusters, "WELL_SECONDS", 0.6)
+    with pair_in(tmp_path) as pair:
+        pair.stop("a")
+        until(lambda: "has no master now" in pair.shell("cluster").stderr)
+        refused = pair.shell("cluster", "roll", "--yes")
+        assert (refused.exit_code, refused.stdout) == (1, "")
+        assert refused.stderr.startswith("waiting, 0.6 s at most: ")
+
+
+def test_without_a_name_server_a_broker_is_asked_and_promoted_by_its_address(tmp_path: Path) -> None:
+    with pair_in(tmp_path) as pair:
+        pair.shell.ok("send", "orders", "one")
+        pair.stop("a")
+        nobody = Shell("127.0.0.1:1")
+        assert "slave 1" in nobody.ok("broker", "status", pair.address("b"))
+        by_name = nobody("broker", "status", "pair")
+        assert "start one with `pyromq nameserver`" in by_name.stderr
+        done = nobody("broker", "promote", pair.address("b"), "--yes")
+        assert done.exit_code == 0, done.output
+        assert "No name server that answers knows a master" in done.stderr
+        assert f"✓ {pair.address('b')} leads pair" in done.stdout
+        until(lambda: pair.roles() == {"b": "master"})
 
 
 def test_options_of_the_list_are_not_taken_for_those_of_a_command() -> None:
@@ -83,7 +158,7 @@ def test_a_slave_leads_when_its_master_is_gone_and_the_master_comes_back_as_its_
         until(lambda: "copies nobody" in pair.shell("cluster").stdout)
         done = pair.shell("broker", "promote", "pair", "--id", "1", "--yes")
         assert done.exit_code == 0, done.output
-        assert "No master is registered: it is taken for gone." in done.stderr
+        assert "No name server that answers knows a master: it is taken for gone." in done.stderr
         assert re.search(r"Slave 1 at [\d.:]+ has the log up to byte [\d,]+ in epoch 1; it had all that", done.stderr)
         assert "role         async master, epoch 2" in done.stdout
         pair.shell.ok("send", "orders", "four")
@@ -153,6 +228,11 @@ def test_on_a_terminal_of_80_columns_it_asks_and_shows_whole_rows(tmp_path: Path
             asked.until("Go on")
             asked.type(b"n\n")
             assert asked.wait() == 1
+        assert "nothing was done" in asked.said
+        with Terminal("broker", "promote", "pair", *where, cwd=tmp_path) as asked:
+            asked.until("Go on")
+            asked.type(CTRL_C)
+            assert asked.wait() == 130
         assert "nothing was done" in asked.said
         with Terminal("cluster", "roll", *where, cwd=tmp_path) as asked:
             asked.until("Go on")

@@ -28,7 +28,7 @@ from cli.programs import (
 )  # fmt: skip
 from pyromq.cli import serve
 from pyromq.cli.logs import LogFormat, LogLevel, start_logging
-from pyromq.config import BrokerConfig, StoreConfig
+from pyromq.config import BrokerConfig, ReplicationConfig, StoreConfig
 from pyromq.errors import ConfigError
 
 LINUX = sys.platform == "linux"
@@ -109,6 +109,55 @@ def test_settings_of_up_come_from_options_environment_and_file(tmp_path: Path) -
     assert not (tmp_path / "pyromq-data").exists()
 
 
+# --- slaves ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_slave_that_is_told_of_no_name_server_asks_the_one_of_this_machine_and_says_so(tmp_path: Path) -> None:
+    with Program("broker", "--role", "SLAVE", "--port", "0", cwd=tmp_path) as program:
+        program.until("no name server is given: asking the one of this machine, 127.0.0.1:9876, where the master of")
+        program.until(serve.READY)
+        assert program.stop() == 0
+
+
+def test_two_commands_are_a_pair_although_nothing_in_the_environment_helps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The port where everybody looks may be taken here: the default is set to another one, as nobody could outside."""
+    with up(tmp_path, "--role", "sync-master") as master:
+        names = name_server_of(master)
+        monkeypatch.setattr(serve, "DEFAULT_NAME_SERVER", names)
+        root = StoreConfig(root=tmp_path / "copy")
+        alone = BrokerConfig(role="SLAVE", broker_id=1, store=root)
+        assert serve._with_a_name_server(alone).name_servers == (names,)
+        with Program("broker", "--role", "slave", "--port", "0", "--store", "copy", "-n", names, cwd=tmp_path) as slave:
+            slave.until("copying the log of")
+            assert run("send", "orders", "in both logs", "-n", names, cwd=tmp_path).code == 0
+            assert "in sync: 1" in run("cluster", "-n", names, cwd=tmp_path).out
+            third = Program("broker", "--role", "slave", "--port", "0", "--store", "third", "-n", names, cwd=tmp_path)
+            with third:
+                third.until(r"a broker with this name and id 1 runs at .* give this one a number of its own \(--id 2")
+            assert "not supported here" not in slave.err
+            assert slave.stop() == 0
+        assert master.stop() == 0
+
+
+def test_whoever_was_told_where_its_master_is_asks_nobody_else() -> None:
+    store = StoreConfig(root=Path("store"))
+    told = BrokerConfig(role="SLAVE", broker_id=1, store=store, replication=ReplicationConfig(primary="10.0.0.1:10912"))
+    for config in (told, BrokerConfig(store=store), BrokerConfig(store=store, name_servers=("10.0.0.1:9876",))):
+        assert serve._with_a_name_server(config) is config
+
+
+def test_up_starts_no_slave_that_has_nobody_to_copy_and_no_store_in_a_store(tmp_path: Path) -> None:
+    assert "start the slave with `pyromq broker --role slave`" in refused(tmp_path, "up", "--role", "slave")
+    (tmp_path / "restored" / "commitlog").mkdir(parents=True)
+    said = refused(tmp_path, "up", "--data-dir", "restored")
+    assert said.startswith("restored is itself a store")
+    assert "`pyromq broker --store restored`" in said
+    wrong = run("up", "--role", "king", cwd=tmp_path)
+    assert (wrong.code, "'king' is none of" in wrong.err) == (2, True)
+
+
 # --- what keeps a server from starting -------------------------------------------------------------------------------
 
 
@@ -125,9 +174,10 @@ def refused(home: Path, *arguments: str | Path, **more: str) -> str:
 
 def test_a_port_that_is_taken(tmp_path: Path, taken: int) -> None:
     sentence = f"cannot listen on 127.0.0.1:{taken}: another program listens there; stop it, or choose another port"
-    assert refused(tmp_path, "up", "--nameserver-port", str(taken), "--broker-port", "0") == sentence
+    named = refused(tmp_path, "up", "--nameserver-port", str(taken), "--broker-port", "0")
+    assert named == f"{sentence} with --nameserver-port"
     assert refused(tmp_path, "up", "--nameserver-port", "0", "--broker-port", str(taken)) == sentence
-    assert refused(tmp_path, "nameserver", "--port", str(taken)) == sentence
+    assert refused(tmp_path, "nameserver", "--port", str(taken)) == f"{sentence} with --port"
     assert refused(tmp_path, "broker", "--port", str(taken)) == sentence
 
 

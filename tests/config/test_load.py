@@ -139,9 +139,34 @@ def test_a_sync_master_waits_for_a_slave_and_says_so_where_rocketmq_would_not(de
     assert desk.conf(QUIET + "inSyncReplicas=3").config.copies == 1
 
 
+def test_nobody_asks_for_more_copies_than_there_are_brokers_and_of_two_numbers_the_larger_wins(desk: Desk) -> None:
+    together = "brokerRole=SYNC_MASTER\ntotalReplicas=3\ninSyncReplicas=2\nminInSyncReplicas=2\n"
+    loaded = desk.conf(QUIET + together)
+    assert (loaded.config.copies, loaded.config.replication.total, loaded.warnings) == (2, 3, [])
+    for key in ("inSyncReplicas", "minInSyncReplicas"):
+        with pytest.raises(ConfigError, match=rf"\({key}\): .* = 4 cannot work: there are 3 brokers altogether"):
+            desk.conf(QUIET + f"totalReplicas=3\n{key}=4")
+    loaded = desk.conf(QUIET + "brokerRole=SYNC_MASTER\ninSyncReplicas=2\nminInSyncReplicas=5")
+    assert loaded.config.copies == 5
+    assert loaded.warnings == [
+        "replication.least_in_sync (minInSyncReplicas) is 5, and replication.copies (inSyncReplicas) 2: the larger one "
+        "wins, and a sync master waits for 5 copies"
+    ]
+
+
+def test_slaves_do_not_connect_to_the_port_of_clients(desk: Desk) -> None:
+    with pytest.raises(ConfigError, match=r"haListenPort.*is the broker's own port"):
+        desk.conf(QUIET + "listenPort=10911\nhaListenPort=10911")
+
+
 def test_missing_protection_is_said_aloud(desk: Desk) -> None:
     [warning] = desk.conf(QUIET + "aclEnable=true\nenableDLegerCommitLog=true").warnings
-    assert "Beware: it asks for authentication and replication, which is not there" in warning
+    assert (
+        "Beware: it asks for a log that is replicated by Raft (here slaves copy it: brokerRole) and authentication, "
+        "which is not there"
+    ) in warning
+    [warning] = desk.conf(QUIET + "enableControllerMode=true").warnings
+    assert "a controller that chooses masters (here `pyromq broker promote` does)" in warning
     [warning] = desk.conf(QUIET + "aclEnable=false").warnings
     assert "Beware" not in warning
 

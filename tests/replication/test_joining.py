@@ -11,6 +11,7 @@ from pyromq.replication.joining import (
     GoOn,
     LogExtent,
     StartOver,
+    are_related,
     begin_epoch,
     common_end,
     first_position,
@@ -93,6 +94,17 @@ def test_who_begins_to_lead_forgets_epochs_of_which_it_has_no_byte() -> None:
     assert leader.epochs == (Epoch(1, 0), Epoch(3, 50, "b.1"))
     old = LogExtent(0, 150, (Epoch(1, 0), Epoch(2, 100)))
     assert way_back(leader, old) == CutBack(50, 150)
+
+
+def test_who_begins_to_lead_without_a_byte_still_knows_whom_it_followed() -> None:
+    master = (Epoch(1, 0, "a.1"),)
+    promoted = LogExtent(0, 0, begin_epoch(LogExtent(0, 0, master), 2, "b.1"))
+    assert promoted.epochs == (Epoch(1, 0, "a.1"), Epoch(2, 0, "b.1"))
+    old = LogExtent(0, 300, master)
+    assert are_related(promoted, old)
+    assert isinstance(way_back(LogExtent(0, 500, promoted.epochs), old), StartOver)
+    again = begin_epoch(promoted, 2, "b.2")
+    assert again == (Epoch(1, 0, "a.1"), Epoch(2, 0, "b.2")), "the list does not grow with every start"
 
 
 def test_an_epoch_that_was_lost_in_a_crash_does_not_make_a_leader() -> None:

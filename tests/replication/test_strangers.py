@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pyromq.replication import primary as primary_module
-from pyromq.replication.frames import encode_report
+from pyromq.replication.frames import encode_observer, encode_report
 from pyromq.replication.stream import StreamTimes
 from pyromq.store.message_store import MessageStore
 from replication.pairs import config, following, leading, send
@@ -98,8 +98,37 @@ def test_no_more_replicas_than_may_be_and_none_that_may_not(tmp_path: Path) -> N
                 first.write(encode_report(0))
                 await pair.followers.until(lambda followers: len(followers) == 1)
                 reader, second = await asyncio.open_connection("127.0.0.1", pair.primary.port)
+                second.write(encode_report(0))
                 assert await is_closed(reader)
+                assert len(pair.primary.followers) == 1
                 first.close()
                 second.close()
+
+    asyncio.run(story())
+
+
+def test_observers_are_few_and_take_no_replicas_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(primary_module, "MAX_OBSERVERS", 2)
+
+    async def story() -> None:
+        async with (
+            MessageStore(config(tmp_path / "a")).running() as one,
+            MessageStore(config(tmp_path / "b")).running() as other,
+            leading(one, max_replicas=1) as pair,
+        ):
+            send(one, 10)
+            lines = [await asyncio.open_connection("127.0.0.1", pair.primary.port) for _ in range(3)]
+            for _, writer in lines:
+                writer.write(encode_observer() + encode_report(0))
+            async with asyncio.timeout(20):
+                ends = [asyncio.ensure_future(is_closed(reader)) for reader, _ in lines]
+                done, there = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            assert (len(done), len(there)) == (1, 2)
+            async with following(other, pair.address):
+                await pair.level()
+                assert len(pair.primary.followers) == 1
+            for _, writer in lines:
+                writer.close()
+            await asyncio.gather(*ends)
 
     asyncio.run(story())

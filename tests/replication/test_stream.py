@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pyromq.errors import BadFrame, DiskFull, OffsetNotFound
 from pyromq.records import layout
 from pyromq.replication.arrival import MOST_RECORD, StreamDamaged
-from pyromq.replication.followers import Followers
+from pyromq.replication.followers import Followers, SyncRule
 from pyromq.replication.frames import encode_grant, encode_report, push_head
 from pyromq.replication.stream import (
     Ahead,
@@ -109,9 +109,33 @@ def test_a_replica_of_a_log_that_grows_all_the_time_is_level_when_it_has_what_wa
         pair.taking.received(frame, 1)
     pair.primary_log.data[:] = log  # before its word is heard
     pair.hear(pair.taking.report(7), 7)
-    assert pair.followers.by_name["r"].level_ms == 7
+    assert pair.followers.by_name["r"].level_ms == 1, "it has what there was when it was sent"
     pair.hear(encode_report(pair.replica_log.copy_end), 9)
-    assert pair.followers.by_name["r"].level_ms == 7, "there is more now, and it has none of that"
+    assert pair.followers.by_name["r"].level_ms == 1, "there is more now, and it has none of that"
+    while frame := pair.push(now_ms=20):
+        pair.taking.received(frame, 20)
+    pair.hear(pair.taking.report(30), 30)
+    assert pair.followers.by_name["r"].level_ms == 30, "it has everything now"
+
+
+def test_a_replica_that_is_always_a_little_behind_is_in_sync_and_one_that_hangs_is_not() -> None:
+    size = len(a_log([b"x" * 50]))
+    log = a_log([b"x" * 50] * 100)
+    rule = SyncRule(max_gap=1 << 20, max_silence_ms=100)
+    pair = Pair(MemoryLog(log[: 3 * size]), MemoryLog(), batch=size)  # a frame has one record
+    pair.hello()
+    for turn in range(1, 60):
+        now_ms = 10 * turn
+        pair.primary_log.data[:] = log[: (3 + turn) * size]
+        pair.taking.received(pair.push(now_ms=now_ms), now_ms)
+        pair.hear(pair.taking.report(now_ms), now_ms)
+        assert pair.followers.by_name["r"].lag(pair.primary_log.log_end) > 0
+        assert pair.followers.in_sync(rule, pair.primary_log.log_end, now_ms)
+    for turn in range(60, 80):
+        pair.primary_log.data[:] = log[: (3 + turn) * size]
+        pair.push(now_ms=10 * turn)
+        pair.hear(encode_report(pair.reported), 10 * turn)
+    assert not pair.followers.in_sync(rule, pair.primary_log.log_end, 790)
 
 
 def test_only_one_that_asks_for_what_it_is_sent_is_waited_for() -> None:

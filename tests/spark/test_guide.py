@@ -81,4 +81,4 @@ def test_the_story_of_the_guide(desk: Desk) -> None:
             for command in commands_in(block):
                 desk.do(command)
             if block.language == "python":
-                interpreter.run(block, block.text.replace(USUAL_ADDRESS, desk.environment["NAMESRV_ADDR"]))
+                interpreter.run(block, block.text.replace(USUAL_ADDRESS, desk.name_server))

@@ -575,7 +575,7 @@ def test_messages_are_refused_while_the_disk_is_too_full_and_taken_again_after()
     store.dispatch()
     disk.capacity_bytes = disk.usage(ROOT).used
     store.clean()
-    with pytest.raises(DiskFull, match=r"100% full and messages are refused from 90% on"):
+    with pytest.raises(DiskFull, match=r"100% full and nothing is taken from 90% on"):
         store.append([order()])
     assert read_all(store) == [b"body"]
     disk.capacity_bytes *= 10

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pyromq.admin.copies import Copying, DiskCare, first, read_copying, read_disk_care, whole, with_names
 from pyromq.admin.directory import BrokerAddress, Directory, of_each
 from pyromq.errors import CallFailed, ConfigError, NotFound, ServiceError
-from pyromq.wire.admin_requests import GetBrokerConfig, GetRuntimeInfo, UpdateBrokerConfig
+from pyromq.wire.admin_requests import GetRuntimeInfo, UpdateBrokerConfig
 from pyromq.wire.bodies.routes import decode_kv_table
 
 _RUNTIME = re.compile(r"(\d+) days?, (\d+) hours?, (\d+) minutes?, (\d+) seconds?")
@@ -65,7 +65,7 @@ class Brokers:
 
     async def status(self, broker: str) -> BrokerStatus:
         """Of one broker. A master with slaves tells who they are, as far as they answer."""
-        every = await self._directory.brokers()
+        every = await self._directory.brokers_or_at(broker)
         found = self._directory.among(every, broker)
         told = await self._status(found)
         if told.copying is None or not told.copying.slaves:
@@ -74,10 +74,13 @@ class Brokers:
         return name_slaves([told, *await of_each(others, self._status_or_problem)])[0]
 
     async def members(self, name: str) -> Sequence[BrokerStatus]:
-        """All brokers of one name: the master, if there is one, and its slaves. Raises NotFound."""
-        every = await self._directory.brokers()
-        self._directory.among(every, name)
-        return name_slaves(await of_each([one for one in every if one.name == name], self._status_or_problem))
+        """All brokers of one name: the master, if there is one, and its slaves. Raises NotFound.
+
+        Of an address: the brokers of that one's name; it alone where no name server answers.
+        """
+        every = await self._directory.brokers_or_at(name)
+        found = self._directory.among(every, name)
+        return name_slaves(await of_each([one for one in every if one.name == found.name], self._status_or_problem))
 
     async def _status_or_problem(self, broker: BrokerAddress) -> BrokerStatus:
         try:
@@ -92,9 +95,7 @@ class Brokers:
     async def config(self, broker: str) -> dict[str, str]:
         """The broker's settings by RocketMQ's names."""
         found = await self._directory.broker(broker)
-        answer = await self._directory.ask(found.address, GetBrokerConfig())
-        lines = (line.partition("=") for line in answer.body.decode(errors="replace").splitlines())
-        return dict(sorted((name.strip(), value.strip()) for name, equals, value in lines if equals))
+        return await self._directory.settings_of(found.address)
 
     async def change(self, broker: str, settings: Mapping[str, str]) -> None:
         """Change settings of a running broker: all of them, or none. Raises ServiceError with what it refuses."""

@@ -162,8 +162,8 @@ class Consumers:
         return await self._with_clients(found) if with_clients else found
 
     async def _told(self, request: Request) -> list[tuple[BrokerAddress, Command]]:
-        """What those masters answer that know of it."""
-        told = await of_reachable(await self._directory.masters(), lambda broker: self._or_none(broker, request))
+        """What those brokers answer that know of it: masters, and slaves of names that have none."""
+        told = await of_reachable(await self._directory.readable(), lambda broker: self._or_none(broker, request))
         return [(broker, answer) for broker, answer in told if answer is not None]
 
     async def _or_none(self, broker: BrokerAddress, request: Request) -> Command | None:
@@ -294,9 +294,9 @@ class Consumers:
 
     async def carry_out(self, group: str, moves: Sequence[QueueMove]) -> None:
         """Do what was planned. Raises GroupNotFound."""
-        addresses = {one.name: one.address for one in await self._directory.masters()}
+        masters = await self._directory.masters_called({move.queue.broker_name for move in moves})
         for move in moves:
-            await self._set(addresses[move.queue.broker_name], group, move)
+            await self._set(masters[move.queue.broker_name].address, group, move)
 
     async def _set(self, address: str, group: str, move: QueueMove) -> None:
         queue = move.queue

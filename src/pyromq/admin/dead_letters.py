@@ -207,7 +207,7 @@ class _Sending:
         self._only_group = only_group
         self._to = to
         self._queues: dict[str, list[tuple[MessageQueue, str]]] = {}
-        self._masters: dict[str, str] = {}
+        self._brokers: dict[str, str] = {}
 
     async def send(self, message: ReceivedMessage) -> Replayed:
         raw = await self._record(message)
@@ -240,9 +240,9 @@ class _Sending:
 
     async def _record(self, message: ReceivedMessage) -> StoredMessage:
         """A message as the log has it: its body stays packed as it is."""
-        if not self._masters:
-            self._masters = {one.name: one.address for one in await self._directory.masters()}
-        address = self._masters[message.queue.broker_name]
+        if not self._brokers:
+            self._brokers = {one.name: one.address for one in await self._directory.readable()}
+        address = self._brokers[message.queue.broker_name]
         return decode(memoryview((await self._directory.ask(address, ViewMessage(position=message.position))).body))
 
     async def _queue_for(self, topic: str, message: ReceivedMessage) -> tuple[MessageQueue, str]:

@@ -11,7 +11,9 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from pyromq.errors import CallFailed, ConfigError, NotFound, TlsFailed, TopicNotFound, Unreachable
+from pyromq.errors import CallFailed, ConfigError, NotFound, NotNow, TlsFailed, TopicNotFound, Unreachable
+from pyromq.net.address import parse_address
+from pyromq.wire.admin_requests import GetBrokerConfig
 from pyromq.wire.bodies.routes import ClusterInfo, TopicRoute
 from pyromq.wire.codes import ResponseCode
 from pyromq.wire.command import Command
@@ -56,6 +58,7 @@ class Directory:
     def __init__(self, line: Asks, name_servers: Collection[str]) -> None:
         self._line = line
         self.name_servers = tuple(name_servers)
+        self._warned: set[str] = set()
         if not self.name_servers:
             raise ConfigError("no name server is given: use --name-servers")
 
@@ -77,8 +80,8 @@ class Directory:
         if problems and all(isinstance(one, TlsFailed) for one in problems):
             raise problems[0]
         raise Unreachable(
-            f"no name server answers at {' or '.join(self.name_servers)}: start one with `pyromq up`, or say where it "
-            f"is with --name-servers ({problems[-1]})"
+            f"no name server answers at {' or '.join(self.name_servers)}: start one with `pyromq nameserver` (`pyromq "
+            f"up` starts a first broker too), or say where it is with --name-servers ({problems[-1]})"
         )
 
     async def tell_names(self, request: Request) -> None:
@@ -112,12 +115,51 @@ class Directory:
         return sorted(found, key=lambda one: (one.cluster, one.name, one.broker_id))
 
     async def masters(self, cluster: str | None = None, broker: str | None = None) -> list[BrokerAddress]:
-        """Those that hold settings. Raises NotFound where a cluster or broker is named that is not there."""
-        every = [one for one in await self.brokers() if one.is_master]
-        found = [one for one in every if cluster in (None, one.cluster) and broker in (None, one.name)]
-        if not found:
+        """Those that hold settings, and take changes. A name that has none now is told of in the log.
+
+        Raises NotFound where a cluster or broker is named that is not there, NotNow where only slaves are.
+        """
+        every = await self.brokers()
+        chosen = [one for one in every if cluster in (None, one.cluster) and broker in (None, one.name)]
+        if not chosen:
             raise NotFound(_nobody(every, cluster, broker))
+        found = [one for one in chosen if one.is_master]
+        without = without_master(chosen)
+        if not found:
+            raise NotNow(no_master(*without))
+        if without:
+            self._warn(f"left out: {no_master(*without)}")
         return found
+
+    async def masters_called(self, names: Iterable[str]) -> dict[str, BrokerAddress]:
+        """The masters of all these names. Raises NotNow where one has none: a change is for all or nobody."""
+        every = await self.brokers()
+        found = {one.name: one for one in every if one.is_master}
+        if missing := sorted(set(names) - set(found)):
+            raise NotNow(no_master(*missing))
+        return {name: found[name] for name in names}
+
+    async def readable(self) -> list[BrokerAddress]:
+        """One broker of each name, to be asked what there is: the master, or a slave where there is none now.
+
+        Raises NotFound when there is no broker at all.
+        """
+        every = await self.brokers()
+        if not every:
+            raise NotFound(_nobody(every, None, None))
+        first: dict[tuple[str, str], BrokerAddress] = {}
+        for one in every:
+            first.setdefault((one.cluster, one.name), one)
+        for one in first.values():
+            if not one.is_master:
+                self._warn(f"{no_master(one.name)}: shown is what its slave {one.broker_id} knows")
+        return list(first.values())
+
+    def _warn(self, sentence: str) -> None:
+        """Once: one answer takes several questions."""
+        if sentence not in self._warned:
+            self._warned.add(sentence)
+            log.warning("%s", sentence)
 
     async def masters_of(self, topic: str) -> list[BrokerAddress]:
         """The masters that have the topic; a slave where a master is away. Raises TopicNotFound."""
@@ -131,7 +173,32 @@ class Directory:
 
     async def broker(self, name_or_address: str) -> BrokerAddress:
         """A broker by its name (then its master) or by its address. Raises NotFound."""
-        return self.among(await self.brokers(), name_or_address)
+        return self.among(await self.brokers_or_at(name_or_address), name_or_address)
+
+    async def brokers_or_at(self, name_or_address: str) -> list[BrokerAddress]:
+        """Every broker; the one at the address alone, by its own account, where no name server answers."""
+        try:
+            return await self.brokers()
+        except Unreachable:
+            if not _is_address(name_or_address):
+                raise
+            return [await self._by_its_own_account(name_or_address)]
+
+    async def settings_of(self, address: str) -> dict[str, str]:
+        """By RocketMQ's names."""
+        answer = await self.ask(address, GetBrokerConfig())
+        lines = (line.partition("=") for line in answer.body.decode(errors="replace").splitlines())
+        return dict(sorted((name.strip(), value.strip()) for name, equals, value in lines if equals))
+
+    async def _by_its_own_account(self, address: str) -> BrokerAddress:
+        told = await self.settings_of(address)
+        number = told.get("brokerId", "")
+        return BrokerAddress(
+            told.get("brokerClusterName", ""),
+            told.get("brokerName", ""),
+            int(number) if number.isascii() and number.isdigit() else MASTER,
+            address,
+        )
 
     @staticmethod
     def among(every: Sequence[BrokerAddress], name_or_address: str) -> BrokerAddress:
@@ -140,6 +207,38 @@ class Directory:
             if name_or_address in (one.name, one.address):
                 return one
         raise NotFound(_nobody(every, None, name_or_address))
+
+
+class Named(Protocol):
+    """A broker, in any form."""
+
+    @property
+    def cluster(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def broker_id(self) -> int: ...
+
+
+def without_master(brokers: Sequence[Named]) -> list[str]:
+    """The names of which there are only slaves."""
+    led = {(one.cluster, one.name): False for one in brokers}
+    led |= {(one.cluster, one.name): True for one in brokers if one.broker_id == MASTER}
+    return [name for (_, name), is_led in led.items() if not is_led]
+
+
+def no_master(*names: str) -> str:
+    """What people are told of names that have no master now."""
+    has = "has" if len(names) == 1 else "have"
+    return f"{', '.join(names)} {has} no master now (`pyromq broker promote {names[0]}` lets a slave lead)"
+
+
+def _is_address(text: str) -> bool:
+    try:
+        parse_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _nobody(every: Iterable[BrokerAddress], cluster: str | None, broker: str | None) -> str:

@@ -55,7 +55,7 @@ class Groups:
     async def list(self) -> Sequence[Group]:
         """Every group of every broker, by name."""
         found: dict[str, list[GroupOnBroker]] = {}
-        for broker, configs in await of_reachable(await self._directory.masters(), self._groups_of):
+        for broker, configs in await of_reachable(await self._directory.readable(), self._groups_of):
             for config in configs:
                 found.setdefault(config.name, []).append(GroupOnBroker(broker.name, broker.cluster, config))
         return [Group(name, names.is_system_group(name), tuple(on)) for name, on in sorted(found.items())]
@@ -89,7 +89,7 @@ class Groups:
     async def update(self, group: str, **settings: Any) -> Group:
         """Change what is given and leave the rest, on every broker that has the group. Raises GroupNotFound."""
         found = await self.get(group)
-        addresses = {one.name: one for one in await self._directory.masters()}
+        addresses = await self._directory.masters_called([on.broker for on in found.brokers])
         for on in found.brokers:
             # Attributes are sent as changes; those that are there stay.
             await self._set(addresses[on.broker], replace(on.config, **_known(settings), attributes={}))
@@ -106,10 +106,9 @@ class Groups:
         if names.is_system_group(group):
             raise BadRequest(f"the group {group!r} is the broker's own: it cannot be deleted")
         found = await self.get(group)
-        brokers = {on.broker for on in found.brokers}
         request = DeleteGroup(group=group, clean_offsets=not keep_offsets)
-        masters = [one for one in await self._directory.masters() if one.name in brokers]
-        await of_each(masters, lambda master: self._directory.ask(master.address, request))
+        masters = await self._directory.masters_called([on.broker for on in found.brokers])
+        await of_each(masters.values(), lambda master: self._directory.ask(master.address, request))
         removed = [f"group {group}"]
         topics = [names.retry_topic(group), *([names.dead_letter_topic(group)] if with_dead_letters else [])]
         for topic in topics:

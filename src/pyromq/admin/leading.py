@@ -49,7 +49,7 @@ class Leading:
         """
         found = await self._directory.broker(broker)
         by_address = None if broker == found.name else found.address
-        return choose(await self.members(found.name), broker_id=broker_id, address=address or by_address)
+        return choose(await self.members(broker), broker_id=broker_id, address=address or by_address)
 
     async def promote(self, promotion: Promotion, *, role: str | None = None, reason: str = "") -> None:
         """Do it. The new master restarts in place then: `until_leads` waits for it.
@@ -73,10 +73,13 @@ class Leading:
         await self._directory.ask(address, RestartBroker(reason=reason))
 
     async def until_leads(self, name: str, address: str, timeout_s: float) -> BrokerStatus:
-        """Until this broker is the master, and name servers say so. Raises NotNow when that takes too long."""
+        """Until this broker is the master, and name servers, if any answers, say so.
+
+        Raises NotNow when that takes too long.
+        """
 
         async def look() -> BrokerStatus | None:
-            for one in await self._brokers.members(name):
+            for one in await self._brokers.members(address):
                 if (one.broker_id, one.address) == (0, address) and one.copying and not one.copying.is_slave:
                     return one
             return None

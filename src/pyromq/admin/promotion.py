@@ -170,7 +170,7 @@ def _handed_over(promotion: Promotion) -> str:
 
 def _gone(promotion: Promotion) -> str:
     if promotion.master is None:
-        return "No master is registered: it is taken for gone."
+        return "No name server that answers knows a master: it is taken for gone."
     return (
         f"{_capital(promotion.master)} does not answer: if it lives all the same, what it takes from now on is put "
         "aside when it comes back."

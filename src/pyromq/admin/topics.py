@@ -98,10 +98,10 @@ class Topics:
 
     async def list(self) -> Sequence[Topic]:
         """Every topic of every broker, by name, with what kind it is."""
-        masters = await self._directory.masters()
-        told = await of_reachable(masters, self._topics_of)
+        brokers = await self._directory.readable()
+        told = await of_reachable(brokers, self._topics_of)
         system = {name for _, (_, own) in told for name in own}
-        system |= {one.name for one in masters} | {one.cluster for one in masters}
+        system |= {one.name for one in brokers} | {one.cluster for one in brokers}
         found: dict[str, list[TopicOnBroker]] = {}
         for broker, (configs, _) in told:
             for config in configs:
@@ -156,7 +156,7 @@ class Topics:
         if isinstance(topic, str):
             return await self._directory.masters_of(topic)
         wanted = {one.broker for one in topic.brokers}
-        return [one for one in await self._directory.masters() if one.name in wanted]
+        return [one for one in await self._directory.readable() if one.name in wanted]
 
     # --- changing ----------------------------------------------------------------------------------------------------
 
@@ -200,10 +200,10 @@ class Topics:
         To shrink a topic, write to fewer queues first, and read fewer when the others are empty.
         """
         known = await self.get(topic)
-        addresses = {one.name: one for one in await self._directory.masters()}
         chosen = [on for on in known.brokers if broker in (None, on.broker)]
         if not chosen:
             raise TopicNotFound(f"the broker {broker!r} has no topic {topic!r}")
+        addresses = await self._directory.masters_called([on.broker for on in chosen])
         wanted = [
             replace(
                 on,
@@ -257,9 +257,10 @@ class Topics:
         known = await self.get(topic)
         if known.kind == "system":
             raise BadRequest(f"the topic {topic!r} is the broker's own: it cannot be deleted")
-        masters = [one for one in await self._brokers_of(known) if cluster in (None, one.cluster)]
-        if not masters:
+        chosen = [on.broker for on in known.brokers if cluster in (None, on.cluster)]
+        if not chosen:
             raise TopicNotFound(f"no broker of the cluster {cluster!r} has a topic {topic!r}")
+        masters = list((await self._directory.masters_called(chosen)).values())
         await of_each(masters, lambda master: self._directory.ask(master.address, DeleteTopic(topic=topic)))
         for where in sorted({master.cluster for master in masters}):
             await self._directory.tell_names(DeleteTopicFromNameServer(topic=topic, cluster=where))

@@ -11,6 +11,7 @@ from pyromq.backup.history import wanted
 from pyromq.backup.manifest import Chunk, Manifest, sha256_of
 from pyromq.backup.pieces import check_chunk
 from pyromq.backup.target import Target
+from pyromq.backup.telling import counted, tables
 from pyromq.errors import CorruptBackup
 
 Progress = Callable[[int, int], None]
@@ -38,7 +39,8 @@ class CheckReport:
 
     def sentences(self) -> list[str]:
         made = self.manifest
-        looked = f"{made.records} messages in {len(made.chunks)} chunks and {len(made.files)} small files"
+        looked = f"{counted(made.records, 'message')} in {counted(len(made.chunks), 'chunk')} and "
+        looked += tables(len(made.files))
         if self.ok:
             return [f"Manifest {made.number} is whole: {looked}, everything as it was saved."]
         return [f"Manifest {made.number}: {looked}, and {len(self.findings)} of them are not as they were saved.",

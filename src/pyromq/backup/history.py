@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 from pyromq.backup.manifest import DIRECTORY, Manifest, decode, manifest_path, number_of
 from pyromq.backup.planning import Until, kept_chunks
 from pyromq.backup.target import Target
 from pyromq.errors import BackupError
+
+#: Files that are looked for at the same time: in an object store each takes a while.
+AT_ONCE = 16
 
 
 def numbers(target: Target) -> list[int]:
@@ -40,6 +45,28 @@ def wanted(target: Target, number: int | None = None) -> Manifest:
     if found is None:
         raise BackupError(f"there is no backup in {target.shown()}: it has no manifest")
     return found
+
+
+def refuse_incomplete(target: Target, manifest: Manifest) -> None:
+    """Raises BackupError when a file of the backup is gone or has another length: what is added would be no backup."""
+    lengths = {chunk.file: chunk.bytes for chunk in manifest.chunks} | {one.file: one.bytes for one in manifest.files}
+    with ThreadPoolExecutor(AT_ONCE, "pyromq-look") as pool:
+        problems = pool.map(lambda file: _problem(target, file, lengths[file]), lengths)
+        found = [problem for problem in problems if problem is not None]
+    if found:
+        more = f", and {len(found) - 1} more of its files are not there or not whole" if len(found) > 1 else ""
+        raise BackupError(
+            f"{found[0]}{more}: nothing was added. Copy it from another copy of the backup, or begin a new series "
+            "beside what is left (--new-series); `pyromq backup verify` shows all that is wrong"
+        )
+
+
+def _problem(target: Target, file: str, length: int) -> str | None:
+    try:
+        found = target.size(file)
+    except FileNotFoundError:
+        return f"{target.shown(file)} is missing, which the backup needs"
+    return None if found == length else f"{target.shown(file)} has {found} bytes, and was saved with {length}"
 
 
 def nearest(target: Target, newer: Manifest, until: Until) -> Manifest:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 from collections.abc import AsyncIterator
 
@@ -139,6 +140,12 @@ async def log_line(address: str, start: int, *, ours: bool, window: int = WINDOW
             await asyncio.gather(signs, return_exceptions=True)
 
 
+def _why(error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno).lower()
+    return str(error) or "no answer in time"
+
+
 async def _connect(address: str) -> socket.socket:
     loop = asyncio.get_running_loop()
     connection: socket.socket | None = None
@@ -154,7 +161,7 @@ async def _connect(address: str) -> socket.socket:
         if connection is not None:
             connection.close()
         if isinstance(error, OSError | ValueError | TimeoutError):
-            why = str(error) or "no answer in time"
+            why = _why(error)
             raise BrokerGone(
                 f"there is no replication port at {address} ({why}): give the right one with --ha-address"
             ) from None

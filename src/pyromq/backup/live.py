@@ -20,7 +20,7 @@ from pathlib import Path
 
 from pyromq.backup.arriving import AnotherLog, Arriving, Gathered, end_of
 from pyromq.backup.broker_state import LogState, RunningBroker
-from pyromq.backup.history import newest
+from pyromq.backup.history import newest, refuse_incomplete
 from pyromq.backup.line import BrokerGone, LogLine, log_line, settled_in
 from pyromq.backup.making import BackupReport, Progress, Step, begun, publish, refuse_another, save_small_files
 from pyromq.backup.manifest import Chunk, Manifest, Source
@@ -67,6 +67,9 @@ class LiveBackup:
         self._tell = tell
         self.began = self.published = self.clock.monotonic()
         self.report: BackupReport | None = None
+        #: It has had everything once, and follows.
+        self._follows = False
+        self._stopping = asyncio.Event()
 
     async def run(self) -> BackupReport:
         """What was there when it began. Raises BackupError, CorruptBackup, StreamDamaged, CallFailed, OSError."""
@@ -76,9 +79,11 @@ class LiveBackup:
         return self.report
 
     async def follow(self, every_s: float) -> None:
-        """Until cancelled: a manifest every so often, if anything is new. A broker that is away is waited for."""
+        """Until `stop_soon` or cancelled: a manifest every so often, if anything is new. A broker that is away is
+        waited for.
+        """
         problem = None
-        while True:
+        while not self._stopping.is_set():
             try:
                 async with self._copying() as copying:
                     problem = None
@@ -89,18 +94,36 @@ class LiveBackup:
                 if str(error) != problem:
                     self._tell(f"{error}: trying again")
                 problem = str(error)
-                await asyncio.sleep(LOOK_SECONDS)
+                await self._pause()
+
+    def stop_soon(self) -> bool:
+        """Add what is new, and end. False, and nothing happens, for one that does not follow yet: cancel it."""
+        if self._follows:
+            self._stopping.set()
+        return self._follows
 
     async def _follow(self, copying: _Copying, every_s: float) -> None:
-        while True:
-            await copying.to_the_end()
-            began = self.clock.monotonic()
-            while True:
-                await asyncio.sleep(LOOK_SECONDS)
-                new = await self.broker.end() - copying.end
-                if new >= self.chunk_bytes or self.clock.monotonic() - began >= every_s:
-                    break
+        """Until somebody wants it to stop; then once more."""
+        await copying.to_the_end()
+        if not self._follows:
+            self._tell(f"following, every {every_s:g} s; Ctrl-C adds what is new, and stops")
+        self._follows = True
+        while not self._stopping.is_set():
+            await self._until_worth_it(copying, every_s)
             await copying.look_again()
+            await copying.to_the_end()
+
+    async def _until_worth_it(self, copying: _Copying, every_s: float) -> None:
+        began = self.clock.monotonic()
+        while not self._stopping.is_set() and self.clock.monotonic() - began < every_s:
+            await self._pause()
+            if await self.broker.end() - copying.end >= self.chunk_bytes:
+                return
+
+    async def _pause(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_SECONDS):
+                await self._stopping.wait()
 
     # --- one connection ----------------------------------------------------------------------------------------------
 
@@ -108,6 +131,8 @@ class LiveBackup:
     async def _copying(self) -> AsyncIterator[_Copying]:
         """Raises BackupError when the broker's log does not go on from the backup."""
         last = newest(self.target)
+        if last is not None and not self._new_series:
+            await asyncio.to_thread(refuse_incomplete, self.target, last)
         files = save_small_files(await self.broker.small_files(), self.target, last)
         state = await self.broker.log_state()
         going_on = None if self._new_series else last

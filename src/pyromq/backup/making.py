@@ -20,11 +20,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pyromq.backup.history import newest
+from pyromq.backup.history import newest, refuse_incomplete
 from pyromq.backup.manifest import TAIL_BYTES, Chunk, Manifest, SavedFile, Source, encode, file_path, sha256_of
 from pyromq.backup.pieces import copy_stretch, tail_of
 from pyromq.backup.planning import Stretch, stretches, why_not_going_on
 from pyromq.backup.target import LocalTarget, Target, saving
+from pyromq.backup.telling import counted, tables
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import BackupError
 from pyromq.store.config_files import JsonFile
@@ -68,10 +69,12 @@ class BackupReport:
         made = self.manifest
         if self.unchanged:
             return [f"Nothing has changed since manifest {made.number}: the backup ends at position {made.end}."]
-        whole = f"from position {made.start} to {made.end}, {made.records} messages in {len(made.chunks)} chunks"
+        whole = f"from position {made.start} to {made.end}, {counted(made.records, 'message')} in "
+        whole += counted(len(made.chunks), "chunk")
         lines = [
-            f"Added {self.records} messages ({self.bytes} bytes) in {self.chunks} chunks, every record verified.",
-            f"Manifest {made.number} has the log {whole}, and {len(made.files)} small files.",
+            f"Added {counted(self.records, 'message')} ({self.bytes} bytes) in {counted(self.chunks, 'chunk')}, every "
+            "record verified.",
+            f"Manifest {made.number} has the log {whole}, and {tables(len(made.files))}.",
         ]
         return [*lines, "The store is in use: what it writes now comes with the next run."] if self.live else lines
 
@@ -115,6 +118,8 @@ def prepare(
     now_ms = (clock or SystemClock()).now_ms()
     _refuse_inside(root, target)
     last = newest(target)
+    if last is not None and not new_series:
+        refuse_incomplete(target, last)
     files = tuple(_save_small_files(root, target, last))
     log = readable_log(root, commit_log=commit_log)
     source = Source(name or root.name, _text(root.absolute()), socket.gethostname())

@@ -26,6 +26,7 @@ from pyromq.backup.manifest import Manifest, SavedFile, sha256_of
 from pyromq.backup.pieces import Restored, restore_segment
 from pyromq.backup.planning import SegmentPlan, Until, segment_plans
 from pyromq.backup.target import Target
+from pyromq.backup.telling import counted, moment, tables
 from pyromq.errors import BackupError, CorruptBackup
 from pyromq.store import log_place
 from pyromq.store.checkpoint import AbortMark, Checkpoint, CheckpointFile, RecoverPoint, RecoverPointFile
@@ -68,9 +69,10 @@ class RestoreReport:
 
     def sentences(self) -> list[str]:
         return [
-            f"{self.directory} has {self.records} messages in {self.segments} segments, from position {self.start} to "
-            f"{self.end}, and {self.files} small files.",
-            "Start a broker on it: the first start makes queues and index from the log.",
+            f"{self.directory} has {counted(self.records, 'message')} in {counted(self.segments, 'segment')}, from "
+            f"position {self.start} to {self.end}, and {tables(self.files)}.",
+            f"Start a broker on it with `pyromq broker --store {self.directory}`: the first start makes queues and "
+            "index from the log.",
         ]
 
 
@@ -115,7 +117,7 @@ def begin(target: Target, directory: Path, *, number: int | None = None, until: 
         first = manifest.chunks[0]
         raise BackupError(
             f"nothing would be left: the backup in {target.shown()} begins with position {first.start}, stored at "
-            f"{first.first_ms} ms, and that is behind the end that was asked for"
+            f"{moment(first.first_ms)}, and that is behind the end that was asked for"
         )
     _left_over(directory)
     # Of a whole log the tables are those of its own run: groups may have gone on since the log last grew.
@@ -127,6 +129,7 @@ def begin(target: Target, directory: Path, *, number: int | None = None, until: 
 def claimed(plan: RestorePlan) -> Iterator[None]:
     """Make the room; nobody else restores to it meanwhile. Raises BackupError, StoreLocked, OSError."""
     paths = StorePaths(plan.directory)
+    was_there = plan.directory.exists()
     try:
         plan.directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -135,7 +138,22 @@ def claimed(plan: RestorePlan) -> Iterator[None]:
         for path in _left_over(plan.directory):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         log_of(plan).mkdir(parents=True)
-        yield
+        try:
+            yield
+        except BaseException:
+            _tidy(plan, was_there)
+            raise
+
+
+def _tidy(plan: RestorePlan, was_there: bool) -> None:
+    """Of one that failed before anything was in its place nothing stays, not even a directory that was made for it."""
+    lock = StorePaths(plan.directory).lock
+    if {entry.name for entry in os.scandir(plan.directory)} <= {RESTORING, lock.name}:
+        shutil.rmtree(plan.workplace, ignore_errors=True)
+        lock.unlink(missing_ok=True)
+        if not was_there:
+            with contextlib.suppress(OSError):
+                plan.directory.rmdir()
 
 
 def _left_over(directory: Path) -> list[Path]:

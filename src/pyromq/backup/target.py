@@ -81,8 +81,12 @@ class LocalTarget:
     def names(self, directory: str) -> list[str]:
         try:
             found = sorted(entry.name for entry in os.scandir(self.directory / directory))
-        except (FileNotFoundError, NotADirectoryError):
+        except FileNotFoundError:
             return []
+        except NotADirectoryError:
+            if self.directory.is_dir():
+                return []
+            raise BackupError(f"{self.directory} is a file, and a backup is a directory: name another place") from None
         return [name for name in found if not name.endswith(UNFINISHED)]
 
     def read(self, name: str) -> bytes:

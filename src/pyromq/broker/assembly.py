@@ -106,7 +106,7 @@ class Broker:
         """Start, serve until the block ends, stop. Raises StoreLocked, CorruptStore, ConfigError, StoreFenced."""
         self.changed = asyncio.get_running_loop().create_future()
         cut_at = self._after.cut_at if self._after is not None else None
-        async with self.store.running(truncate_at=cut_at), _open_client() as client:
+        async with self._open_store(cut_at), _open_client() as client:
             role = await self._find_role(client)
             settings = Settings(self.config, self.store.disk, self.store.paths.config, self.clock)
             settings.load()
@@ -123,6 +123,10 @@ class Broker:
                         yield self
             finally:
                 await tables.save()
+
+    def _open_store(self, cut_at: int | None) -> contextlib.AbstractAsyncContextManager[MessageStore]:
+        """What no slave had yet is not shown by a start: the promise knows when it may be."""
+        return self.store.running(truncate_at=cut_at, hold_back=self._given.replication.hides_unconfirmed)
 
     async def _find_role(self, client: Client) -> Role:
         """What was decided since the settings were written, and whether we may lead. Raises CorruptFile, OSError."""
@@ -153,9 +157,12 @@ class Broker:
     def _extent(self, leading: Leading) -> LogExtent:
         return leading.extent(self.store.log.start, self.store.log.end)
 
-    def _ask_for(self, change: Change) -> None:
-        if self.changed is not None and not self.changed.done():
-            self.changed.set_result(change)
+    def _ask_for(self, change: Change) -> bool:
+        """False: another one has been asked for before, and is carried out."""
+        if self.changed is None or self.changed.done():
+            return False
+        self.changed.set_result(change)
+        return True
 
     @contextlib.asynccontextmanager
     async def _serving(

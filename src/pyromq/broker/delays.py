@@ -9,7 +9,7 @@ back would make it wait for as long as it went back; so a message is due as well
 delay by the clock that only grows.
 
 At least once: how far a level is counts only when the delivered copies are on the disk. A crash delivers again what was
-delivered shortly before; a clean stop delivers nothing twice.
+delivered shortly before; a clean stop, and a slave that takes over from a master that lives, deliver nothing twice.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class Delays:
                 for level in self._levels:
                     deliverers.create_task(self._deliver(level))
         finally:
-            await self._confirm_all()
+            await self.confirmed()
 
     async def _deliver(self, level: _Level) -> None:
         while True:
@@ -348,8 +348,9 @@ class Delays:
             if level.unconfirmed:
                 self._confirm(level, synced)
 
-    async def _confirm_all(self) -> None:
-        """At the end: have the last deliveries on the disk, so that they are not made again."""
+    async def confirmed(self) -> None:
+        """Have the last deliveries on the disk, so that they count and are not made again: before a stop, and before
+        somebody else goes on with them."""
         if self._last is not None:
             with contextlib.suppress(StoreError, TimeoutError):
                 async with asyncio.timeout(STOP_SECONDS):

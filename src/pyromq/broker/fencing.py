@@ -2,7 +2,8 @@
 
 Before it begins to lead, and every few seconds from then on, a master asks whoever else has its name. One with a larger
 number was chosen later: we stand down. One that copied more of our log than a crash has left us is asked to lead in our
-place, so that nothing is cut that it has acknowledged. When nobody answers, we lead.
+place, so that nothing is cut that it has acknowledged. When nobody answers, we lead. A sync master does not after a
+crash: what it has acknowledged may be in its slaves' logs alone, so that it waits for them, or to be promoted.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from pyromq.broker.leadership import Member
-from pyromq.broker.leading import Leading, Verdict, judge
+from pyromq.broker.leading import FIRST_NUMBER, Leading, Verdict, judge
 from pyromq.broker.others import Answered, Others
 from pyromq.clock import Clock
 from pyromq.errors import PyroMQError
 from pyromq.net.client import Client
 from pyromq.replication.joining import LogExtent
+from pyromq.wire.bodies.epochs import BrokerEpochs
 from pyromq.wire.codes import ResponseCode
 from pyromq.wire.leading_requests import PromoteBroker
 
@@ -32,6 +34,8 @@ TAIL_SECONDS = 3.0
 AGAIN_SECONDS = 0.2
 #: A slave flushes what it has before it says yes.
 PROMOTE_SECONDS = 10.0
+#: How often it is said that a master waits.
+SAY_AGAIN_SECONDS = 30.0
 
 
 class Fencing:
@@ -46,11 +50,16 @@ class Fencing:
         self._clock = clock
         self._extent = extent
         self._warned: set[str] = set()
+        #: Somebody was asked to lead, and may begin to until then.
+        self._in_doubt_until = clock.monotonic()
 
     # --- before it leads ---------------------------------------------------------------------------------------------
 
     async def may_lead(self, *, after_crash: bool) -> bool:
-        """False: somebody else does, and we are a slave from now on; that has been written. Raises OSError."""
+        """False: somebody else does, or may have to, and we are a slave from now on; that has been written.
+
+        Raises OSError.
+        """
         until = self._clock.monotonic() + TAIL_SECONDS
         while True:
             answers = await self._others.survey()
@@ -59,12 +68,44 @@ class Fencing:
             asked = {one.address for one in answers}
             missing = [one.address for one in self._leading.known.members if one.address not in asked]
             has_lost = self._best(answers) is not None
-            if not (has_lost or (after_crash and missing)) or self._clock.monotonic() > until:
+            now = self._clock.monotonic()
+            if now > self._in_doubt_until and (now > until or not (has_lost or (after_crash and missing))):
                 break
             await asyncio.sleep(AGAIN_SECONDS)
+        if after_crash and not self._have_answered(asked):
+            self._leading.wait(await self._others.free_id(""))
+            return False
         if missing and after_crash:
             log.warning("leading after a crash, although nobody answers at %s", ", ".join(missing))
         return True
+
+    def _have_answered(self, asked: set[str]) -> bool:
+        """Is what a sync master has acknowledged in no other log than those that were asked, and its own?
+
+        It had a number of copies: so many slaves but one may be missing. Where the number adapts, none may be.
+        """
+        copies, replication = self._leading.meant.copies, self._leading.meant.replication
+        slaves = {one.address for one in self._leading.known.slaves}
+        spare = 0 if replication.adapts else max(copies - 2, 0)
+        return copies < 2 or len(slaves - asked) <= spare
+
+    async def wait_to_lead(self) -> str:
+        """Of a master that waits: until enough have answered, or somebody else leads. Why it starts again then."""
+        said = -SAY_AGAIN_SECONDS
+        while True:
+            if self._clock.monotonic() - said >= SAY_AGAIN_SECONDS:
+                said = self._clock.monotonic()
+                log.error("%s", self._leading.why_it_waits)
+            try:
+                answers = await self._others.survey()
+                if await self._was_settled(answers):
+                    return "another broker leads: this one has lost the end of its log, or was replaced"
+                if self._best(answers) is None and self._have_answered({one.address for one in answers}):
+                    self._leading.wait_no_longer()
+                    return "those who copied its log have answered, and none has more: it leads"
+            except OSError as error:
+                log.error("this broker goes on waiting: %s", error)
+            await asyncio.sleep(WATCH_SECONDS)
 
     async def _was_settled(self, answers: list[Answered]) -> bool:
         for one in answers:
@@ -86,12 +127,15 @@ class Fencing:
             end, other.address, other.told.end,
         )  # fmt: skip
         request = PromoteBroker(
-            epoch=number, role=self._leading.config.role, reason="the master lost the end of its log", position=end
-        )
+            epoch=number, role=self._leading.meant.role, reason="the master lost the end of its log", position=end,
+            deadline_ms=deadline(other.told),
+        )  # fmt: skip
+        asked_at = self._clock.monotonic()
         try:
             answer = await self._client.call(other.address, request, PROMOTE_SECONDS)
         except PyroMQError as problem:
             log.error("%s was asked to lead, and did not answer: %s", other.address, problem)
+            self._in_doubt_until = asked_at + PROMOTE_SECONDS
             return False
         if answer.code != ResponseCode.SUCCESS:
             log.error("%s does not lead: %s", other.address, answer.reason)
@@ -105,8 +149,9 @@ class Fencing:
         """On the disk: we are a slave with the next start. Raises OSError."""
         leads = other.told.broker_id == 0
         log.error(
-            "%s knows of epoch %d, and we led with %d: another broker was chosen since, and this one is a slave now",
+            "%s knows of epoch %d, and ours is %d: another broker was chosen %s, and this one is a slave now",
             other.address, other.told.newest, self._leading.number,
+            "since" if other.told.newest > self._leading.number else "at the same time, and is to lead",
         )  # fmt: skip
         master = Member(other.address, 0, other.told.ha_address) if leads else None
         number = await self._others.free_id(other.address if leads else "")
@@ -115,14 +160,22 @@ class Fencing:
     # --- while it leads ----------------------------------------------------------------------------------------------
 
     async def watch(
-        self, stand_down: Callable[[Answered], Awaitable[None]], looked: Callable[[float], None] = lambda seconds: None
+        self,
+        stand_down: Callable[[Answered], Awaitable[None]],
+        looked: Callable[[float], None] = lambda seconds: None,
+        close: Callable[[str | None], None] = lambda why: None,
     ) -> None:
-        """Until somebody with a larger number is found, or cancelled. `looked` is told for how long that is good."""
+        """Until somebody with a larger number is found, or cancelled. `looked` is told for how long that is good.
+
+        `close` is told why nothing may be accepted although we do not stand down; None: it may.
+        """
         while True:
             if self._others.are_there:
                 looked(GOOD_SECONDS)
-            await asyncio.sleep(WATCH_SECONDS)
-            for one in await self._others.survey():
+            await self._others.news(WATCH_SECONDS)
+            answers = await self._others.survey()
+            close(self._why_closed(answers))
+            for one in answers:
                 verdict = self._verdict(one)
                 if verdict is Verdict.STAND_DOWN:
                     try:
@@ -131,6 +184,18 @@ class Fencing:
                         log.critical("nothing is taken any more, and this broker cannot become a slave: %s", error)
                 if verdict in (Verdict.OUTRANKED, Verdict.TWIN):
                     self._warn(one, verdict)
+            await asyncio.sleep(min(AGAIN_SECONDS, WATCH_SECONDS))
+
+    def _why_closed(self, answers: list[Answered]) -> str | None:
+        """Somebody with another log was promoted under our name, after us: name servers send everybody there."""
+        for one in answers:
+            number = one.told.newest
+            if self._verdict(one) is Verdict.TWIN and number > max(self._leading.number, FIRST_NUMBER):
+                return (
+                    f"{one.address} was promoted to lead {one.told.name} with epoch {number}, and this broker has "
+                    f"another log, with epoch {self._leading.number}: nothing is accepted here; stop one of them"
+                )
+        return None
 
     def _warn(self, other: Answered, verdict: Verdict) -> None:
         if other.address not in self._warned:
@@ -155,3 +220,8 @@ class Fencing:
 
     def _verdict(self, other: Answered) -> Verdict:
         return judge(self._leading.number, self._extent(), other.told)
+
+
+def deadline(told: BrokerEpochs) -> int:
+    """By when a slave that has just told of itself has to have been promoted, by its own clock: later we go on."""
+    return told.clock_ms + int(PROMOTE_SECONDS * 1000) if told.clock_ms else 0

@@ -21,7 +21,6 @@ from pathlib import Path
 from pyromq.config.broker import MASTER_ROLES
 from pyromq.errors import CorruptFile
 from pyromq.model.json_form import (
-    COUNT,
     OFFSET,
     Json,
     JsonObject,
@@ -47,7 +46,7 @@ class Member:
     """Another broker of the same name, as it was last."""
 
     address: str = field(metadata=in_json("address", text))
-    broker_id: int = field(metadata=in_json("brokerId", COUNT))
+    broker_id: int = field(metadata=in_json("brokerId", OFFSET))
     ha_address: str = field(default="", metadata=in_json("haAddress", text))
     unknown: Mapping[str, Json] = field(default_factory=dict)
 
@@ -89,26 +88,40 @@ class Leadership:
     epochs: tuple[Epoch, ...] = field(default=(), metadata=in_json("epochs", _epochs))
     #: What was decided otherwise than by the settings. None: they decide.
     role: str | None = field(default=None, metadata=in_json("role", _role))
-    broker_id: int | None = field(default=None, metadata=in_json("brokerId", COUNT))
+    broker_id: int | None = field(default=None, metadata=in_json("brokerId", OFFSET))
     #: What the master was when it was last followed.
     master_role: str | None = field(default=None, metadata=in_json("masterRole", _role))
     #: Who was heard of last is the last.
     members: tuple[Member, ...] = field(default=(), metadata=in_json("members", _members))
+    #: It is to lead, and waits for those who may have more of its log: as a slave with this id. None: it does not.
+    waits_as: int | None = field(default=None, metadata=in_json("waitsAs", OFFSET))
     unknown: Mapping[str, Json] = field(default_factory=dict)
 
     @property
     def is_new_epoch(self) -> bool:
-        """Was this broker chosen to lead, and has not begun to?"""
-        return bool(self.epochs) and self.number > self.epochs[-1].number
+        """Was this broker chosen to lead, and has not begun to? The copy of a log without epochs too."""
+        return self.number > (self.epochs[-1].number if self.epochs else 0)
 
     @property
     def name_of_next_life(self) -> str:
-        return f"{self.member}.{self.lives + 1}"
+        return f"{self.member}.{self._lives_seen + 1}"
+
+    @property
+    def _lives_seen(self) -> int:
+        """An older copy of this file may have been put back: others know of lives that it does not."""
+        ends = [one.by.rpartition(".")[2] for one in self.epochs if one.member == self.member]
+        return max([self.lives, *(int(end) for end in ends if end.isascii() and end.isdigit())])
+
+    @property
+    def slaves(self) -> tuple[Member, ...]:
+        """Who may have copied what this one led."""
+        return tuple(one for one in self.members if one.broker_id != 0)
 
     def begun(self, epochs: tuple[Epoch, ...]) -> Leadership:
         """It leads: once more, with these epochs."""
         assert epochs[-1].by == self.name_of_next_life
-        return replace(self, lives=self.lives + 1, epochs=epochs, number=max(self.number, epochs[-1].number))
+        number = max(self.number, epochs[-1].number)
+        return replace(self, lives=self._lives_seen + 1, epochs=epochs, number=number, waits_as=None)
 
     def adopted(self, epochs: tuple[Epoch, ...], number: int, master_role: str | None) -> Leadership:
         """It copies a log of these epochs."""
@@ -122,11 +135,16 @@ class Leadership:
 
     def promoted(self, number: int, role: str) -> Leadership:
         assert number > self.number, f"epoch {number} has been"
-        return replace(self, number=number, role=role, broker_id=0)
+        members = self.members if self.waits_as is None else ()  # whom it waited for is not waited for again
+        return replace(self, number=number, role=role, broker_id=0, waits_as=None, members=members)
 
     def stood_down(self, number: int, broker_id: int) -> Leadership:
         """Somebody else leads, under this number."""
-        return replace(self, number=max(self.number, number), role="SLAVE", broker_id=broker_id)
+        return replace(self, number=max(self.number, number), role="SLAVE", broker_id=broker_id, waits_as=None)
+
+    def waiting(self, broker_id: int | None) -> Leadership:
+        """It does not lead before others have answered; None: it need not wait any more."""
+        return replace(self, waits_as=broker_id)
 
     def heard_of(self, members: Iterable[Member]) -> Leadership:
         """An address has one member, and a number one address: whoever had it before is somewhere else, or gone."""
@@ -149,6 +167,7 @@ class Leadership:
             "brokerId": self.broker_id,
             "masterRole": self.master_role,
             "members": [to_json(one) for one in self.members],
+            "waitsAs": self.waits_as,
         }
         return {key: value for key, value in told.items() if value is not None}
 

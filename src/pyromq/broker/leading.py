@@ -13,13 +13,15 @@ from enum import Enum, auto
 
 from pyromq.broker.leadership import Leadership, LeadershipFile, Member, new_member
 from pyromq.config import BrokerConfig
-from pyromq.replication.joining import Epoch, LogExtent, begin_epoch, has_our_tail
+from pyromq.replication.joining import Epoch, LogExtent, are_of_one_family, begin_epoch, chosen, has_our_tail
 from pyromq.store.platform import what_to_do
 from pyromq.wire.bodies.epochs import BrokerEpochs, EpochEntry
 
 log = logging.getLogger("pyromq.broker")
 
 FIRST_NUMBER = 1
+#: A number that is so much larger than the last one was not given by a promotion: it would leave none for the next.
+MAX_JUMP = 1_000_000
 
 
 class Verdict(Enum):
@@ -37,13 +39,15 @@ class Verdict(Enum):
 
 
 def judge(number: int, ours: LogExtent, other: BrokerEpochs) -> Verdict:
-    """By numbers; and whoever shares no epoch with us has another log, and our name by mistake.
+    """By numbers; and whoever was never led by anybody who led us has another log, and our name by mistake.
 
-    One that has nothing is no such stranger: it may be a machine whose disk was replaced. Where somebody was promoted it
-    has to be a slave, whatever its settings say.
+    Of two who were promoted with one number the larger name leads: what matters is that both say the same.
+
+    One that has nothing is no such stranger: it may be a machine whose disk was replaced. Where somebody was promoted
+    it has to be a slave, whatever its settings say.
     """
     has_nothing = ours.is_empty and not ours.epochs
-    is_related = not set(ours.epochs).isdisjoint(epochs_of(other))
+    is_related = are_of_one_family(ours.epochs, epochs_of(other))
     was_promoted = other.broker_id == 0 and other.newest > FIRST_NUMBER
     if other.newest > number and (is_related or (has_nothing and was_promoted)):
         return Verdict.STAND_DOWN
@@ -52,10 +56,19 @@ def judge(number: int, ours: LogExtent, other: BrokerEpochs) -> Verdict:
     if other.newest > number:
         return Verdict.TWIN if other.broker_id == 0 else Verdict.NOTHING
     if other.broker_id == 0:
-        return Verdict.OUTRANKED if other.newest < number else Verdict.TWIN
+        return Verdict.OUTRANKED if other.newest < number else _of_one_number(number, ours.epochs, epochs_of(other))
     if other.newest == number and has_our_tail(ours, extent_of(other)):
         return Verdict.HAND_OVER
     return Verdict.NOTHING
+
+
+def _of_one_number(number: int, ours: tuple[Epoch, ...], theirs: tuple[Epoch, ...]) -> Verdict:
+    """Two masters: whoever was not promoted leads by a mistake in somebody's settings, and people have to mend that."""
+    our_choice, their_choice = chosen(ours), chosen(theirs)
+    were_promoted = our_choice[0] == their_choice[0] == number > FIRST_NUMBER and our_choice[1] and their_choice[1]
+    if not were_promoted or our_choice == their_choice or not are_of_one_family(ours, theirs):
+        return Verdict.TWIN
+    return Verdict.STAND_DOWN if their_choice > our_choice else Verdict.OUTRANKED
 
 
 def extent_of(told: BrokerEpochs) -> LogExtent:
@@ -83,17 +96,38 @@ class Leading:
         self._say_what_wins()
 
     def _say_what_wins(self) -> None:
-        if self.known.role is not None and self.known.role != self._given.role:
+        kept, given = (self.known.role, self.known.broker_id), (self._given.role, self._given.broker_id)
+        if self.known.role is not None and kept != given:
             log.warning(
-                "this broker is %s with id %s, as was decided since its settings were written (they say %s): "
-                "`pyromq broker promote` changes it", self.known.role, self.known.broker_id, self._given.role,
+                "this broker is %s with id %s, as was decided since its settings were written (they say %s with id "
+                "%s): `pyromq broker promote` changes it", *kept, *given,
             )  # fmt: skip
 
     # --- what it is --------------------------------------------------------------------------------------------------
 
     @property
     def config(self) -> BrokerConfig:
-        """The settings of the start, with what was decided since."""
+        """What it is: the settings of the start, with what was decided since. While it waits to lead it is a slave."""
+        waits_as = self.known.waits_as
+        return self.meant if waits_as is None else replace(self.meant, role="SLAVE", broker_id=waits_as)
+
+    @property
+    def waits(self) -> bool:
+        """Is it to lead, and does not before others have answered?"""
+        return self.known.waits_as is not None
+
+    @property
+    def why_it_waits(self) -> str:
+        where = ", ".join(f"{one.address} (id {one.broker_id})" for one in self.known.slaves)
+        return (
+            "this broker does not lead yet: it was not stopped cleanly, and what it has acknowledged may be in the log "
+            f"of a slave that does not answer, of {where}. Start that one; or, if it is gone for good, have this one "
+            "lead without it (`pyromq broker promote`)"
+        )
+
+    @property
+    def meant(self) -> BrokerConfig:
+        """What it is to be."""
         known = self.known
         if known.role is None or known.broker_id is None:
             return self._given
@@ -161,6 +195,18 @@ class Leading:
         """Somebody else leads: with the next start it is a slave. Raises OSError."""
         known = self.known.stood_down(number, broker_id)
         self._become(known.heard_of([master]) if master is not None else known)
+
+    def wait(self, broker_id: int) -> None:
+        """It does not lead before others have answered: with the next start, too. Raises OSError."""
+        self._become(self.known.waiting(broker_id))
+
+    def wait_no_longer(self) -> None:
+        """With the next start it leads. Raises OSError."""
+        self._become(self.known.waiting(None))
+
+    def take_back(self, before: Leadership) -> None:
+        """What was decided a moment ago, and told to nobody, is not to be. Raises OSError."""
+        self._become(before)
 
     def heard_of(self, members: Iterable[Member]) -> None:
         """Where others are is a help: what cannot be written now is heard again."""

@@ -6,13 +6,14 @@
 
 When the broker's role changes, or its log has to be cut or begun anew, it is stopped cleanly and started again in the
 same process, on the same ports: everything that depends on the role is made anew from the disk, and there is no state
-between two roles.
+between two roles. A disk that is full meanwhile is waited for.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import json
 import logging
@@ -25,7 +26,7 @@ from pyromq.broker.assembly import Broker
 from pyromq.broker.role_change import Change
 from pyromq.clock import Clock, SystemClock
 from pyromq.config import BrokerConfig
-from pyromq.errors import ConfigError
+from pyromq.errors import ConfigError, DiskFull
 from pyromq.store.aside import put_log_aside
 from pyromq.store.disk import OsDisk
 from pyromq.store.paths import StorePaths
@@ -35,6 +36,9 @@ log = logging.getLogger("pyromq.broker")
 
 #: The ports were ours a moment ago: the system may need one to notice.
 PORT_ATTEMPTS, PORT_SECONDS = 20, 0.25
+#: Somebody has to make room on the disk.
+ROOM_SECONDS = 1.0
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class BrokerLife:
@@ -55,6 +59,7 @@ class BrokerLife:
         self._broker: Broker | None = None
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._waits_for_room = False
         #: How often it was started again.
         self.changes = 0
 
@@ -110,24 +115,50 @@ class BrokerLife:
             self.changes += 1
             log.warning("restarting in place: %s", change.why)
             gc.unfreeze()  # whoever took this broker for what lives to the end was wrong
-            await asyncio.to_thread(self._prepare, change)
+            await self._prepared(change)
+
+    async def _prepared(self, change: Change) -> None:
+        """Before the next start. Raises StoreError, OSError."""
+        while not self._stop.is_set():
+            try:
+                await asyncio.to_thread(self._prepare, change)
+                return
+            except OSError as error:
+                if not _is_full(error):
+                    raise
+                await self._wait_for_room(error)
+
+    async def _wait_for_room(self, problem: Exception) -> None:
+        """Said once, however long it lasts. A stop is not kept waiting."""
+        if not self._waits_for_room:
+            log.error("the disk is full: %s. The broker starts again as soon as there is room", problem)
+        self._waits_for_room = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ROOM_SECONDS):
+                await self._stop.wait()
 
     async def _once(self, after: Change | None, served: asyncio.Event) -> Change | None:
         """From a start to a stop; what is to happen before the next start, None: there is none."""
-        for attempt in range(1, PORT_ATTEMPTS + 1):
+        port_attempts = PORT_ATTEMPTS
+        while not self._stop.is_set():
             broker = Broker(self._config, clock=self._clock, telemetry=self._telemetry, rng=self._rng, after=after)
             try:
                 async with broker.running():
                     self._broker = broker
                     self._keep_port(broker)
                     served.set()
+                    self._waits_for_room = False
                     return await self._until_over(broker)
+            except (DiskFull, OSError) as error:
+                if not served.is_set() or self._broker is broker or not _is_full(error):
+                    raise
+                await self._wait_for_room(error)
             except ConfigError as error:
-                if served.is_set() and broker.server.port == 0 and attempt < PORT_ATTEMPTS:
-                    log.warning("the broker does not start again yet: %s", error)
-                    await asyncio.sleep(PORT_SECONDS)
-                    continue
-                raise
+                port_attempts -= 1
+                if not served.is_set() or broker.server.port != 0 or not port_attempts:
+                    raise
+                log.warning("the broker does not start again yet: %s", error)
+                await asyncio.sleep(PORT_SECONDS)
         return None
 
     def _keep_port(self, broker: Broker) -> None:
@@ -166,3 +197,7 @@ class BrokerLife:
             }  # fmt: skip
             place = paths.cut_off / f"{change.cut_at:020d}-{end:020d}.json"
             disk.replace_bytes(place, json.dumps(note, indent=2).encode() + b"\n")
+
+
+def _is_full(error: Exception) -> bool:
+    return isinstance(error, DiskFull) or (isinstance(error, OSError) and error.errno in FULL)

@@ -4,7 +4,8 @@ Every `replication.metadata_interval_ms`, and as soon as a master is known. What
 is old, its answer is broken) leaves everything as it was. Progress goes both ways: see `replication.progress_merge`.
 
 What was taken over is remembered on the disk: else a slave that was restarted would take all that it has for something
-that consumers told it, and set a group forward again that was set back while it was away.
+that consumers told it, and set a group forward again that was set back while it was away. So is up to where in the log
+all topics are known: a slave that leads makes those that began behind it, and none that was removed before.
 
 How far delayed messages are delivered is taken over only when the copy of the log has what was delivered: else a slave
 that becomes the master would take messages for delivered that it does not have.
@@ -17,12 +18,12 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyromq.broker.tables import Tables
 from pyromq.config import BrokerConfig
 from pyromq.errors import CallFailed, CallTimeout, PyroMQError, Unreachable
-from pyromq.model.json_form import JsonObject, an_object
+from pyromq.model.json_form import OFFSET, JsonObject, an_object
 from pyromq.model.topic import TopicConfig
 from pyromq.net.address import parse_address, shown_address
 from pyromq.net.client import Client
@@ -42,28 +43,44 @@ log = logging.getLogger("pyromq.broker")
 VIP_PORTS_BELOW = 2
 CALL_SECONDS = 5.0
 TAKEN_FILE = "progressTaken.json"
+TOPICS_KNOWN_TO = "topicsKnownTo"
+#: Of one that led: it knew the topics of all of its log, wherever that ends by now.
+WHOLE_LOG = (1 << 63) - 1
+
+
+class Taken(NamedTuple):
+    """What a slave has from its master, as it was then."""
+
+    progress: dict[Place, int]
+    #: Where the log ended when all topics were asked for last; 0: they never were.
+    topics_known_to: int = 0
 
 
 class TakenProgress:
-    """`progressTaken.json`: the progress that a slave has from its master, as it was then."""
+    """`progressTaken.json`: the progress that a slave has from its master, and how far it knows its topics."""
 
     def __init__(self, disk: Disk, directory: Path) -> None:
-        self._file = JsonFile(disk, directory / TAKEN_FILE, ConsumerOffsets.places_in)
-        self.saved: dict[Place, int] = {}
+        self._file = JsonFile(disk, directory / TAKEN_FILE, _read_taken)
+        self.saved = Taken({})
 
-    def load(self) -> dict[Place, int]:
+    def load(self) -> Taken:
         """Nothing, when there is no such file. Raises CorruptFile."""
         found = self._file.load()
-        self.saved = {} if found is None else as_places(ConsumerOffsets.places_in(found.value))
-        return dict(self.saved)
+        self.saved = Taken({}) if found is None else _read_taken(found.value)
+        return Taken(dict(self.saved.progress), self.saved.topics_known_to)
 
-    def save(self, taken: dict[Place, int]) -> None:
+    def save(self, taken: Taken) -> None:
         """Returns when it is durable. Raises OSError."""
         table: dict[str, JsonObject] = {}
-        for place, offset in taken.items():
+        for place, offset in taken.progress.items():
             table.setdefault(f"{place.topic}@{place.group}", {})[str(place.queue)] = offset
-        self._file.save({ConsumerOffsets.TABLE: table})
+        self._file.save({TOPICS_KNOWN_TO: taken.topics_known_to, ConsumerOffsets.TABLE: table})
         self.saved = taken
+
+
+def _read_taken(document: JsonObject) -> Taken:
+    """Raises WrongShape."""
+    return Taken(as_places(ConsumerOffsets.places_in(document)), OFFSET(document.get(TOPICS_KNOWN_TO, 0)))
 
 
 def forget_own_progress(offsets: ConsumerOffsets, taken: TakenProgress) -> None:
@@ -71,7 +88,7 @@ def forget_own_progress(offsets: ConsumerOffsets, taken: TakenProgress) -> None:
 
     That one has heard it, or has other messages there: a group that was set forward would miss them.
     """
-    taken.save(as_places(offsets.all()))
+    taken.save(Taken(as_places(offsets.all()), WHOLE_LOG))
 
 
 class MetadataCopy:
@@ -95,14 +112,14 @@ class MetadataCopy:
         self._topics_changed = topics_changed
         self._groups_changed = groups_changed
         self._log_end = log_end
-        #: Where the log ended when all topics were asked for last.
-        self._topics_known_to: int | None = None
         #: Progress of delays that waits for the log to get to a position.
         self._delays: tuple[int, JsonObject] | None = None
         self._master: str | None = None
         self._known = asyncio.Event()
         self._taken_file = taken
-        self._taken: dict[Place, int] = taken.load()
+        self._taken, known_to = taken.load()
+        #: Where the log ended when all topics were asked for last. It may have been cut back since.
+        self._topics_known_to = min(known_to, log_end())
         self._trusts = trusts
         self._lock = asyncio.Lock()
         self._saving: asyncio.Task[None] | None = None
@@ -112,6 +129,10 @@ class MetadataCopy:
         if address != self._master:
             self._master = address
             self._known.set()
+
+    def copy_soon(self) -> None:
+        """There is something to copy now, or it may be copied now."""
+        self._known.set()
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -172,10 +193,9 @@ class MetadataCopy:
         """Of a slave that is to lead: a topic that came with the last messages, and was not copied yet, is made.
 
         `begun_since` gives topics whose first message is behind a position, and how many queues they have here. Older
-        ones that the master did not know were removed there.
+        ones that the master did not know were removed there. One that has never asked its master makes them all: better
+        a removed topic comes back than that acknowledged messages cannot be reached.
         """
-        if self._topics_known_to is None:
-            return
         for name, queues in begun_since(self._topics_known_to).items():
             if name not in self._tables.topics:
                 log.warning("the topic %s is new: it is made with the %d queues that have messages here", name, queues)
@@ -231,11 +251,13 @@ class MetadataCopy:
 
     async def _remember(self) -> None:
         """What we hold first: taken for told here, an older word of ours would be told the master as news."""
-        if self._taken == self._taken_file.saved:
+        taken = Taken(dict(self._taken), self._topics_known_to)
+        if taken == self._taken_file.saved:
             return
         try:
+            await asyncio.to_thread(self._tables.topics.save)
             await asyncio.to_thread(self._tables.offsets.save)
-            await asyncio.to_thread(self._taken_file.save, dict(self._taken))
+            await asyncio.to_thread(self._taken_file.save, taken)
         except OSError as error:
             log.warning("what progress was copied cannot be written down, trying on: %s", what_to_do(error))
 
@@ -260,7 +282,9 @@ class MetadataCopy:
         answer = await self._client.call(master, question, CALL_SECONDS)
         if answer.code == ResponseCode.SUCCESS and _position(answer.fields.get("offset")) >= offset:
             return None
-        answer = await self._client.call(master, UpdateConsumerOffset(**where, offset=offset), CALL_SECONDS)
+        # RocketMQ's brokers set whatever they are told: hence the question. Ours never go back by this.
+        request = UpdateConsumerOffset(**where, offset=offset, only_forward=True)
+        answer = await self._client.call(master, request, CALL_SECONDS)
         return None if answer.code == ResponseCode.SUCCESS else answer.reason or f"code {answer.code}"
 
 

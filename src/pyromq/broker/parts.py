@@ -160,6 +160,7 @@ class Parts:
             config, tables, role.client, topics_changed=self._topics_changed, groups_changed=self._groups_changed,
             log_end=lambda: store.marks.appended.value, taken=self._taken, trusts=self._copies.trusts,
         )  # fmt: skip
+        self._copies.agreed = self.metadata_copy.copy_soon
         master = leading.master
         if master is not None and config().is_slave:
             self.metadata_copy.master_is_at(master.address)
@@ -174,7 +175,7 @@ class Parts:
             role.leading, role.others, role.fencing, self._copies, self.metadata_copy, self._taken,
             self._tables.offsets, self.promise, self._store, role.client, self._clock, change, address=self._address,
             waiting_sends=lambda: self.writer.waiting + (self.fast_sends.held_sends if self.fast_sends else 0),
-            fail_sends=self._fail_sends,
+            fail_sends=self._fail_sends, delays_confirmed=self.delays.confirmed,
         )  # fmt: skip
 
     def _fail_sends(self, error: PyroMQError) -> None:

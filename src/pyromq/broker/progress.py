@@ -27,17 +27,16 @@ def clamp_progress(offsets: ConsumerOffsets, store: MessageStore) -> None:
     """Of a new master: groups that are further than its queues go on at their ends.
 
     A slave has the progress of groups from its master at other times than the log. What is written from now on are
-    other messages than those that were consumed there.
+    other messages than those that were consumed there; in a queue that has none here yet, too.
     """
     for (topic, group), by_queue in offsets.all().items():
         for queue_id, offset in by_queue.items():
-            queue = store.queues.get(to_bytes(topic), queue_id)
-            if queue is not None and offset > queue.max_offset:
+            end = store.max_offset(topic, queue_id)
+            if offset > end:
                 log.warning(
-                    "%s is at %d of %s/%d, which ends at %d here: it goes on there",
-                    group, offset, topic, queue_id, queue.max_offset,
-                )  # fmt: skip
-                offsets.reset(group, topic, queue_id, queue.max_offset)
+                    "%s is at %d of %s/%d, which ends at %d here: it goes on there", group, offset, topic, queue_id, end
+                )
+                offsets.reset(group, topic, queue_id, end)
 
 
 class Progress:
@@ -70,7 +69,7 @@ class Progress:
             self.offsets.commit(group, topic, queue_id, offset)
 
     def advance(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """What a consumer tells along with a pull. Only more than before counts.
+        """What a consumer tells along with a pull, or a slave of what it was told. Only more than before counts.
 
         It is from a moment ago, and the queue may have another reader by now. Who goes back on purpose says so in a
         request of its own. Raises IllegalOffset as `commit` does.

@@ -49,11 +49,22 @@ class BrokerPromise:
                 all_in_sync=replication.all_in_sync,
                 adapts=replication.adapts,
             )
-            self.mark = Watermark("promised", self._own.value)
+            self.mark = self._new_mark(marks, hides=replication.hides_unconfirmed)
             if config.store.flush.sync or replication.adapts:  # else no slave has more than is promised here
                 self._own.listen(lambda _: self._moved())
-            if replication.least_in_sync > 1 or not replication.show_unconfirmed:
-                marks.show_only(self.mark)
+                self._moved()
+        else:
+            marks.show_all()
+
+    def _new_mark(self, marks: Watermarks, *, hides: bool) -> Watermark:
+        """Of what was in the log at the start no send waits to hear. Readers see what they saw before, until slaves say
+        what they have."""
+        if not hides:
+            marks.show_all()
+            return Watermark("promised", self._own.value)
+        mark = Watermark("promised", min(self._own.value, marks.shown))
+        marks.show_only(mark)
+        return mark
 
     @property
     def waits_for_slaves(self) -> bool:
@@ -128,7 +139,10 @@ class BrokerPromise:
     @property
     def _are_enough(self) -> bool:
         """Are there as many slaves connected as a message needs?"""
-        return self.terms is None or 1 + len(self._followers) >= (self.terms.needed(1 + len(self.in_sync())) or 0)
+        if self.terms is None:
+            return True
+        needed = self.terms.needed(1 + len(self.in_sync())) or self.terms.least_in_sync
+        return 1 + self._followers.copies >= needed
 
     def check(self) -> None:
         """Raises NotEnoughReplicas when a message would not get its copies: it is refused before it is stored.
@@ -144,7 +158,7 @@ class BrokerPromise:
             )
         if not self.is_open and self.terms is not None:
             raise NotEnoughReplicas(
-                f"only {1 + len(self.in_sync())} copies are in sync, this broker's own included, and "
+                f"the copies in sync are {1 + len(self.in_sync())}, this broker's own included, and "
                 f"{self.terms.least_in_sync} must be: the message was not stored; bring slaves back, or lower "
                 "replication.least_in_sync"
             )

@@ -26,6 +26,7 @@ from pyromq.model.data_version import DataVersion
 from pyromq.model.topic import Permission, TopicConfig
 from pyromq.net.client import Client
 from pyromq.records.checksum import positive_crc32
+from pyromq.wire.admin_requests import GetRuntimeInfo
 from pyromq.wire.bodies.routes import (
     MemberGroup,
     TopicConfigs,
@@ -276,24 +277,35 @@ class _Link:
         answer = await self._client.call(self.address, request)
         if answer.code != ResponseCode.SUCCESS:
             return  # RocketMQ before 5.0 does not know the request
-        holder = MemberGroup.decode(answer.body).addresses.get(config.broker_id)
-        if holder is None or holder == self._registrar.address or not await self._is_alive(holder, request):
+        members = MemberGroup.decode(answer.body).addresses
+        holder = members.get(config.broker_id)
+        if holder is None or holder == self._registrar.address or not await self._is_alive(holder):
             return
         if self._registrar.outranks is None or not await self._registrar.outranks(holder):
             raise ConfigError(
                 f"name = {config.name!r} is taken: a broker with this name and id {config.broker_id} runs at {holder}, "
-                f"as the name server {self.address} knows; give this one a name of its own, or stop that one first",
+                f"as the name server {self.address} knows; {_what_to_do(config, members)}",
                 "name",
             )
 
-    async def _is_alive(self, broker: str, question: Request) -> bool:
-        """Any answer is a sign of life, "not supported" too."""
+    async def _is_alive(self, broker: str) -> bool:
+        """Any answer is a sign of life, a refusal too."""
         try:
             async with asyncio.timeout(TWIN_SECONDS):
-                await self._client.call(broker, question, TWIN_SECONDS)
+                await self._client.call(broker, GetRuntimeInfo(), TWIN_SECONDS)
         except (CallFailed, TimeoutError):
             return False
         return True
+
+
+def _what_to_do(config: BrokerConfig, members: Mapping[int, str]) -> str:
+    """For one whose name and number another broker has."""
+    if config.is_slave:
+        return f"give this one a number of its own (--id {max(members) + 1}, brokerId), or stop that one first"
+    return (
+        "give this one a name of its own, or stop that one first; if it is to be a copy of that one, empty its store "
+        "and start it with --role slave"
+    )
 
 
 def _never_ends(task: asyncio.Task[None]) -> None:

@@ -4,19 +4,21 @@ A master listens for slaves, and what they report moves its promise. A slave tak
 from the address in its settings, or from the one that name servers tell.
 
 A slave compares before it copies. It asks the master who led when, decides by that what of its own log is the master's,
-and has the rest put aside by a restart in place; only then it says where its log ends.
+and has the rest put aside by a restart in place; only then it says where its log ends, and takes over what the master
+knows beside the log. One that has a log and does not know who led it compares messages.
 """
 
 from __future__ import annotations
 
 import asyncio
+import bisect
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
 
 from pyromq.broker.leadership import Member
-from pyromq.broker.leading import Leading, extent_of
-from pyromq.broker.others import Others
+from pyromq.broker.leading import FIRST_NUMBER, Leading, epochs_of, extent_of
+from pyromq.broker.others import Others, Refused
 from pyromq.broker.role_change import Ask, Change
 from pyromq.clock import Clock
 from pyromq.config import BrokerConfig
@@ -24,15 +26,29 @@ from pyromq.config.admits import admits
 from pyromq.errors import CallFailed
 from pyromq.net.address import parse_address, shown_address
 from pyromq.replication.followers import Followers
-from pyromq.replication.joining import CutBack, Epoch, GoOn, LogExtent, Parted, StartOver, are_related, way_back
+from pyromq.replication.joining import (
+    CutBack,
+    Epoch,
+    GoOn,
+    LogExtent,
+    Parted,
+    StartOver,
+    are_related,
+    chosen,
+    way_back,
+)
 from pyromq.replication.primary import Primary
 from pyromq.replication.replica import Replica, ReplicaState
 from pyromq.replication.store_log import StoreLog
 from pyromq.replication.stream import StreamTimes
+from pyromq.store.consume_queue import ConsumeQueue
 from pyromq.store.message_store import MessageStore
 from pyromq.wire.bodies.epochs import BrokerEpochs
 
 log = logging.getLogger("pyromq.broker")
+
+#: Of a log that came without its epochs, the first messages of so many files are compared.
+MOST_COMPARED = 32
 
 
 class Replicating:
@@ -56,12 +72,16 @@ class Replicating:
         self.primary: Primary | None = None
         self.replica: Replica | None = None
         self._copying: asyncio.Task[None] | None = None
+        self._was_connected = False
+        self._slaves = 0
         #: Told whenever a slave comes, goes or reports.
         self.slaves_changed: Callable[[Followers], None] = lambda followers: None
         #: Of a slave: where the master's log and the master itself were said to be.
         self._told_at: tuple[str, str | None] | None = None
-        #: A broker that takes itself for our master and is none: nothing is taken from it.
-        self._distrusted: str | None = None
+        #: Where the master answers with whose log ours was compared; None: it knows nothing of epochs.
+        self._agreed: frozenset[str] | None = frozenset()
+        #: Told when a slave has compared, and copies.
+        self.agreed: Callable[[], None] = lambda: None
         if config.is_slave:
             self.replica = Replica(
                 StoreLog(store), clock, times=self._times, compare=self._compare, changed=self._replica_changed
@@ -73,9 +93,15 @@ class Replicating:
     def _new_primary(self, clock: Clock) -> Primary:
         settings = self._config.replication
         return Primary(
-            StoreLog(self._store), clock, lambda followers: self.slaves_changed(followers), times=self._times,
+            StoreLog(self._store), clock, self._slaves_reported, times=self._times,
             batch_bytes=settings.batch_bytes, whole_log=settings.whole_log, admits=admits(settings.admits),
         )  # fmt: skip
+
+    def _slaves_reported(self, followers: Followers) -> None:
+        if len(followers) != self._slaves:
+            self._slaves = len(followers)
+            self._others.slaves_came()
+        self.slaves_changed(followers)
 
     # --- who and where -----------------------------------------------------------------------------------------------
 
@@ -136,7 +162,9 @@ class Replicating:
             await self.stop_following()
 
     def go_on_following(self) -> None:
-        if self.replica is not None and self._copying is None:
+        if self.replica is not None and self._leading.waits:
+            self.replica.state = ReplicaState(None, False, 0, self._leading.why_it_waits)
+        elif self.replica is not None and self._copying is None:
             self._copying = asyncio.get_running_loop().create_task(self.replica.run(), name="copy the master's log")
             self._copying.add_done_callback(self._ended)
 
@@ -156,6 +184,9 @@ class Replicating:
         """A master that knows nothing of epochs shows by what it sends that it has no longer what follows our log."""
         if state.left_behind_at is not None:
             self._change(Change(why=state.problem or "we were left behind", begin_anew=True))
+        if state.connected and not self._was_connected:
+            self.agreed()
+        self._was_connected = state.connected
 
     # --- of a slave --------------------------------------------------------------------------------------------------
 
@@ -185,26 +216,66 @@ class Replicating:
         return self.replica is not None and not self.replica.state.connected
 
     def trusts(self, address: str) -> bool:
-        """May topics, groups and progress be taken from there?"""
-        return address != self._distrusted
+        """May topics, groups and progress be taken from there? From one whose log is ours, for as long as we copy it:
+        one that starts again may have lost all it had."""
+        if self.replica is None or not self.replica.state.connected:
+            return False
+        return self._agreed is None or address in self._agreed
 
     # --- comparing ---------------------------------------------------------------------------------------------------
 
     async def _compare(self, ha_address: str) -> None:
         """Make sure that our log is the beginning of the master's. Raises CallFailed, BadRequest, Parted, OSError."""
         address, is_certain = self._broker_at(ha_address)
+        self._agreed = frozenset()
         try:
             told = await self._others.ask(address)
+        except Refused:
+            raise
         except CallFailed:
             if is_certain or self._leading.epochs:
                 raise
             told = None
-        if told is not None:
-            self._refuse_strangers(told, address)
-            self._agree_with(told, address)
+        if told is None:
+            self._refuse_to_forget(address)
+            self._leading.adopt(None)
+            self._agreed = None
+            return
+        self._refuse_strangers(told, address)
+        await self._compare_messages(told, address)
+        self._agree_with(told, address)
         self._leading.adopt(told)
-        if told is not None:
-            self._leading.heard_of([Member(address, 0, ha_address)])
+        self._leading.heard_of([Member(address, 0, ha_address)])
+        self._agreed = frozenset((address, told.address))
+
+    def _refuse_to_forget(self, address: str) -> None:
+        """Raises Parted: without epochs on both sides nothing shows where two logs part."""
+        if self._leading.epochs:
+            raise Parted(
+                f"{address} knows nothing of epochs, and our log has them: it is not continued without comparing. If "
+                "it is the same log, stop this broker, remove config/leadership.json from its store, and start it again"
+            )
+
+    async def _compare_messages(self, told: BrokerEpochs, address: str) -> None:
+        """A log that came here without its epochs (a backup, say) has to show that it is the master's.
+
+        By the first message of each file, and the last one that both should have. Raises Parted, CallFailed.
+        """
+        if self._leading.epochs or not told.entries:
+            return
+        for position in self._comparable(told.start, told.end):
+            if await self._others.record_at(address, position) != bytes(self._store.message_at(position)):
+                raise Parted(
+                    f"the message at position {position} is not the one that {address} has there, and nobody knows who "
+                    "led our log: it is not continued. Empty this store, or restore its config/leadership.json"
+                )
+
+    def _comparable(self, start: int, end: int) -> list[int]:
+        store = self._store
+        store.dispatch()
+        lasts = [position for queue in store.queues if (position := _last_before(queue, end)) is not None]
+        heads = [one.base for one in store.log.files.segments[-MOST_COMPARED:] if one.base < store.log.end]
+        return sorted(one for one in {*heads, *([max(lasts)] if lasts else [])} if start <= one < end)
 
     def _broker_at(self, ha_address: str) -> tuple[str, bool]:
         """Where the broker answers whose log is there, and whether that is more than a custom."""
@@ -217,16 +288,20 @@ class Replicating:
         return shown_address(host, port - 1), False
 
     def _refuse_strangers(self, told: BrokerEpochs, address: str) -> None:
-        self._distrusted = None
         if (told.cluster, told.name) != (self._config.cluster, self._config.name):
             raise Parted(f"{address} is the broker {told.name} of {told.cluster}: its log is not ours to copy")
         if told.broker_id != 0:
             raise CallFailed(f"{address} is no master now")
         if told.newest < self._leading.number:
-            self._distrusted = address
             raise Parted(
                 f"{address} takes itself for the master, with epoch {told.newest}, and we know of epoch "
                 f"{self._leading.number}: another broker has led since, and this one is not followed"
+            )
+        ours, theirs = chosen(self._leading.epochs), chosen(epochs_of(told))
+        if FIRST_NUMBER < theirs[0] == ours[0] and theirs < ours:
+            raise Parted(
+                f"{address} leads with epoch {told.newest}, and so does another one that was chosen at the same time "
+                "and is to lead: this one is not followed"
             )
 
     def _agree_with(self, told: BrokerEpochs, address: str) -> None:
@@ -237,8 +312,8 @@ class Replicating:
         if not isinstance(way, GoOn) and told.newest <= self._leading.number and not are_related(theirs, ours):
             raise Parted(
                 f"the log of {address} has nothing in common with ours, as far as is known, and it leads with no later "
-                "epoch than ours: it may have lost its store. Promote this broker (`pyromq broker promote`), or empty "
-                "its store if it is to begin anew"
+                "epoch than ours: it may have lost its store. Stop it and promote this broker (`pyromq broker "
+                "promote`), or empty the store of this one if it is to begin anew"
             )
         if isinstance(way, CutBack):
             why = (
@@ -253,3 +328,15 @@ class Replicating:
             log.error("%s; it is put aside, and a new copy begins", why)
             self._change(Change(why=why, begin_anew=True))
             raise Parted(why)
+
+
+def _last_before(queue: ConsumeQueue, end: int) -> int | None:
+    """Where the last message of a queue begins that begins before a position of the log."""
+
+    def position(offset: int) -> int:
+        entry = queue.entry(offset)
+        return entry.position if entry is not None else 0
+
+    offsets = range(queue.min_offset, queue.max_offset)
+    before = bisect.bisect_left(offsets, end, key=position)
+    return position(offsets[before - 1]) if before else None

@@ -17,5 +17,5 @@ class Change:
     begin_anew: bool = False
 
 
-#: Called at most once with effect: the first change is the one that is carried out.
-Ask = Callable[[Change], None]
+#: The first change is the one that is carried out: True when it is this one.
+Ask = Callable[[Change], bool]

@@ -146,8 +146,9 @@ def make(
     Every message is verified on the way. A running broker is asked for its log as a slave does it, at the pace of this
     side, and the backup never counts as one of its copies. Run one at a time.
     """
-    given = [one for one in (store, broker or ha_address) if one is not None]
-    if len(given) != 1:
+    if store is not None and (broker or ha_address):
+        raise typer.BadParameter("say one of --from-store and --broker, not both", param_hint="--broker")
+    if store is None and not (broker or ha_address):
         raise typer.BadParameter("say what is backed up: --from-store DIR or --broker BROKER", param_hint="--broker")
     if store is not None:
         if follow:
@@ -191,9 +192,9 @@ def _of_broker(
             made.append(LiveBackup(running, target, progress=progress, tell=_tell, **options))
             await (made[0].run() if every_s is None else made[0].follow(every_s))
 
-    with output.progress_bar("Saving") as progress:
+    with output.progress_bar("Saving", gone_when_done=every_s is not None) as progress:
         try:
-            run_interruptible(work)
+            run_interruptible(work, lambda: bool(made) and made[0].stop_soon())
         except Interrupted:
             report = made[0].report if made else None
             if every_s is None or report is None:

@@ -24,6 +24,8 @@ ROLES = {"SYNC_MASTER": "sync master", "ASYNC_MASTER": "async master", "SLAVE": 
 
 
 def show_brokers(as_json: bool, name_servers: str) -> None:
+    from pyromq.admin.directory import no_master, without_master
+
     found = ask(name_servers, lambda admin: admin.brokers.statuses())
     if as_json:
         output.print_json([status_json(one) for one in found])
@@ -32,7 +34,10 @@ def show_brokers(as_json: bool, name_servers: str) -> None:
             _show_cluster(name, [one for one in found if one.cluster == name])
     else:
         output.note("no broker has registered yet: start one with `pyromq broker`, or wait a moment")
-    if any(one.problem for one in found):
+    headless = without_master(found)
+    if any(one.problem for one in found) or headless:
+        for name in headless:
+            output.note(f"[red]![/] {escaped(no_master(name))}")
         raise typer.Exit(1)
 
 

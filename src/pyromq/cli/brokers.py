@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
@@ -20,6 +20,9 @@ from pyromq.cli.output import escaped, plural
 from pyromq.cli.promote import promote
 from pyromq.cli.reaching import DEFAULT_NAME_SERVER
 from pyromq.clock import SystemClock
+
+if TYPE_CHECKING:
+    from pyromq.admin.brokers import BrokerStatus
 
 app = typer.Typer(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 
@@ -72,10 +75,19 @@ def status(
     name_servers: NameServers = DEFAULT_NAME_SERVER,
 ) -> None:
     """Show how one broker is doing: its role, its copies, its disk, what comes in and goes out."""
+    from pyromq.admin.directory import no_master
+
     found = ask(name_servers, lambda admin: admin.brokers.status(broker))
     if as_json:
         output.print_json(status_json(found) | {"figures": dict(found.figures)})
-        return
+    else:
+        _show_status(found, figures)
+    if broker == found.name and found.broker_id != 0:  # whoever asks for a name means its master
+        output.note(f"[red]![/] {escaped(no_master(found.name))}")
+        raise typer.Exit(1)
+
+
+def _show_status(found: BrokerStatus, figures: bool) -> None:
     facts = status_facts(found, SystemClock().now_ms())
     for name, value in found.figures.items() if figures else ():
         facts.add_row(escaped(name), escaped(value))

@@ -80,13 +80,16 @@ async def _teams(admin: Admin, cluster_name: str | None, broker: str | None) -> 
     """Slaves that are on their way to a new master have a moment."""
     from pyromq.admin.rolling import teams_of
 
-    until = SystemClock().monotonic() + WELL_SECONDS
+    until, told = SystemClock().monotonic() + WELL_SECONDS, False
     while True:
         try:
             return teams_of(await admin.brokers.statuses(), cluster=cluster_name, broker=broker)
-        except NotNow:
+        except NotNow as problem:
             if SystemClock().monotonic() > until:
                 raise
+            if not told:
+                output.note(escaped(f"waiting, {WELL_SECONDS:g} s at most: {problem}"))
+            told = True
         await asyncio.sleep(LOOK_AGAIN_SECONDS)
 
 
@@ -111,6 +114,14 @@ async def _roll(admin: Admin, teams: Sequence[Team], command: str | None, timeou
         try:
             with output.working(f"{step} ({done + 1} of {len(steps)})"):
                 await rolling.take(step)
+        except asyncio.CancelledError:
+            output.note(
+                escaped(
+                    f"stopped by Ctrl-C: {done} of {len(steps)} done. What was begun ({step}) goes on by itself: "
+                    "`pyromq cluster` shows how it ends; then run the same again"
+                )
+            )
+            raise
         except PyroMQError as problem:
             where = f"stopped at {done + 1} of {len(steps)} ({step})"
             raise NotNow(f"{where}: {problem}; when that is well, run the same again") from problem

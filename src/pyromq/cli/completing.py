@@ -6,6 +6,7 @@ A shell waits while it asks, so the time is short, and whatever goes wrong is no
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 from collections.abc import Awaitable, Callable, Iterable
@@ -51,10 +52,13 @@ async def _brokers(admin: Admin) -> Iterable[str]:
 def _names(ctx: typer.Context, incomplete: str, listed: Callable[[Admin], Awaitable[Iterable[str]]]) -> list[str]:
     given = ctx.params.get("name_servers")
     where = str(given or os.environ.get("NAMESRV_ADDR") or DEFAULT_NAME_SERVER)
+    logging.disable()  # nor for a warning
     try:
         found = asyncio.run(_quickly(where, listed))
     except Exception:  # noqa: BLE001  a shell has no place for an error
         return []
+    finally:
+        logging.disable(logging.NOTSET)
     # What a shell is given it may carry out: only what RocketMQ takes for a name.
     return sorted(name for name in found if name.startswith(incomplete) and NAME.fullmatch(name))
 

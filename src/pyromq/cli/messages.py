@@ -138,7 +138,7 @@ def consume(
     """Show the messages of a topic as they come, from the oldest on.
 
     It only looks: no group's progress changes, unless --group says for which one it consumes. A topic that is not
-    there yet is waited for. Ctrl-C stops.
+    there yet is waited for, and so is a broker that goes away. Ctrl-C stops.
     """
     where = require(name_servers)
     if group is None:
@@ -181,7 +181,7 @@ async def _consume(name_servers: str, topic: str, tag: str, count: int, new_only
         bounds = {queue: await admin.messages.bounds(queue) for queue in queues}
         starts = {queue: largest if new_only and was_there else least for queue, (least, largest) in bounds.items()}
         shown = 0
-        async for message in follow(admin, starts, tag):
+        async for message in follow(admin, starts, tag, patient=True):
             _show(message, as_json)
             shown += 1
             if shown == count:

@@ -49,7 +49,7 @@ class FriendlyGroup(TyperGroup):
 
 def fail(what: str, code: int = 1) -> NoReturn:
     """Say it on stderr and stop."""
-    stderr().print(f"[bold red]error:[/] {escaped(what)}")
+    note(f"[bold red]error:[/] {escaped(what)}")
     raise typer.Exit(code)
 
 
@@ -96,6 +96,8 @@ def show_warnings() -> None:
     """What the store wants people to know, on stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_OneLine("%(levelname)s: %(message)s"))
+    # Of a connection that broke the command says itself what it means.
+    handler.addFilter(lambda record: not record.name.startswith("pyromq.net"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
 
 
@@ -218,7 +220,11 @@ def agree(will_do: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         fail("nothing was done: there is no terminal to ask on, so say --yes if you mean it")
-    if not typer.confirm("Go on?", err=True):
+    try:
+        agreed = typer.confirm("Go on?", err=True)
+    except typer.Abort:  # Ctrl-C
+        fail("nothing was done", 130)
+    if not agreed:
         fail("nothing was done")
 
 
@@ -252,8 +258,11 @@ def counting_bar(what: str, total: int | None) -> Iterator[Callable[[int], None]
 
 
 @contextlib.contextmanager
-def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr, gone when it is done; `(done, total)` in bytes moves it. Nothing where there is no terminal."""
+def progress_bar(what: str, *, gone_when_done: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr until the block ends; `(done, total)` in bytes moves it. Nothing where there is no terminal.
+
+    `gone_when_done`: not to be seen while there is nothing to do, for what goes on.
+    """
     console = stderr()
     bar = Progress(
         TextColumn("{task.description}"),
@@ -267,4 +276,6 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
     )
     with bar:
         task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        yield lambda done, total: bar.update(
+            task, completed=done, total=total, visible=done < total or not gone_when_done
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,7 +14,7 @@ from pyromq.cli.completing import brokers
 from pyromq.cli.connecting import NameServers, Yes, ask
 from pyromq.cli.output import escaped
 from pyromq.cli.reaching import DEFAULT_NAME_SERVER
-from pyromq.cli.serve import BrokerRole
+from pyromq.cli.serve import BrokerRole, role_named
 from pyromq.clock import SystemClock
 from pyromq.errors import NotNow
 
@@ -46,7 +47,12 @@ def promote(
     ] = None,
     role: Annotated[
         BrokerRole | None,
-        typer.Option("--role", metavar="ROLE", help="async-master or sync-master; else what the master was."),
+        typer.Option(
+            "--role",
+            metavar="ROLE",
+            parser=role_named,
+            help="async-master or sync-master; else what the master was.",
+        ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Even though another slave has more.")] = False,
     timeout_s: Annotated[
@@ -79,13 +85,23 @@ def _explain(plan: Promotion, *, force: bool) -> None:
 
 
 async def _followed(admin: Admin, plan: Promotion) -> BrokerStatus:
-    return await admin.leading.until_followed(plan.name, plan.followers, FOLLOW_SECONDS)
+    return await admin.leading.until_followed(plan.slave.address, plan.followers, FOLLOW_SECONDS)
+
+
+@contextlib.contextmanager
+def _telling_what_goes_on(slave: str) -> Iterator[None]:
+    """Ctrl-C stops the waiting, not what the brokers were told."""
+    try:
+        yield
+    except typer.Exit:
+        output.note(escaped(f"{slave} was told to lead, and goes on with that: `pyromq cluster` shows how it ends"))
+        raise
 
 
 def _carry_out(plan: Promotion, role: BrokerRole | None, timeout_s: float, name_servers: str) -> None:
     slave = plan.slave.address
     chosen = None if role is None else role.name
-    with output.working(f"{slave} takes over"):
+    with output.working(f"{slave} takes over"), _telling_what_goes_on(slave):
         ask(name_servers, lambda admin: admin.leading.promote(plan, role=chosen, reason="pyromq broker promote"))
         found = ask(name_servers, lambda admin: admin.leading.until_leads(plan.name, slave, timeout_s))
         with contextlib.suppress(NotNow):  # what is shown then says who is missing

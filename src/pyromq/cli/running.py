@@ -28,20 +28,26 @@ class Interrupted(Exception):
     """Ctrl-C or SIGTERM came before it was done. Everything was put away."""
 
 
-def run_interruptible(work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
-    """Its result. Raises Interrupted when a signal came first, after the work has cleaned up behind itself."""
+def run_interruptible(
+    work: Callable[[], Coroutine[Any, Any, Result]], ends_by_itself: Callable[[], bool] = lambda: False
+) -> Result:
+    """Its result. Raises Interrupted when a signal came first, after the work has cleaned up behind itself.
+
+    `ends_by_itself` is called at the first signal: True says that the work knows, and only the next one interrupts it.
+    """
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        return runner.run(_watched(work))
+        return runner.run(_watched(work, ends_by_itself))
 
 
-async def _watched(work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+async def _watched(work: Callable[[], Coroutine[Any, Any, Result]], ends_by_itself: Callable[[], bool]) -> Result:
     loop = asyncio.get_running_loop()
     task = loop.create_task(work())
-    signals = []
+    signals: list[bool] = []
 
     def interrupt() -> None:
         signals.append(True)
-        task.cancel()
+        if len(signals) > 1 or not ends_by_itself():
+            task.cancel()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, interrupt)

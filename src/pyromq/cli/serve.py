@@ -33,6 +33,7 @@ from pyromq.config import BrokerConfig, NameServerConfig, StoreConfig
 from pyromq.config.load import DEFAULT_DATA, Loaded, load_broker, load_name_server
 from pyromq.errors import ConfigError, PyroMQError
 from pyromq.net.address import shown_address
+from pyromq.store.paths import StorePaths
 
 if TYPE_CHECKING:
     from pyromq.broker.assembly import Broker
@@ -42,6 +43,8 @@ log = logging.getLogger("pyromq")
 
 #: What other programs wait for on stdout.
 READY = "PyroMQ is up"
+#: How the sentence ends of a port that is taken.
+ANOTHER_PORT = "choose another port"
 #: Addresses that mean "all of this machine": good to listen on, useless to connect to.
 WILDCARDS = ("0.0.0.0", "::")  # noqa: S104  they are compared with
 #: An address of documentation: nothing is sent there, the system is asked which way it would go.
@@ -54,6 +57,14 @@ class BrokerRole(StrEnum):
     ASYNC_MASTER = "async-master"
     SYNC_MASTER = "sync-master"
     SLAVE = "slave"
+
+
+def role_named(written: str) -> BrokerRole:
+    """As options write it or as RocketMQ's files do: sync-master, SYNC_MASTER. Raises BadParameter."""
+    try:
+        return BrokerRole(written.strip().lower().replace("_", "-"))
+    except ValueError:
+        raise typer.BadParameter(f"{written!r} is none of {', '.join(BrokerRole)}") from None
 
 
 ConfigFile = Annotated[
@@ -76,7 +87,7 @@ AllowPublic = Annotated[
 Role = Annotated[
     BrokerRole | None,
     typer.Option(
-        "--role", metavar="ROLE",
+        "--role", metavar="ROLE", parser=role_named,
         help="async-master: acknowledges what it has itself; sync-master: what a slave has too; slave: a copy of the "
         "master of its name.",
     ),
@@ -121,6 +132,7 @@ def up(
     with _reporting(log_level, log_format):
         common = {"listen_host": host, "allow_public": allow_public}
         home = data_dir or DEFAULT_DATA
+        _refuse_store(home)
         names = load_name_server(
             None,
             environ=os.environ,
@@ -136,6 +148,7 @@ def up(
             },
             defaults={"auto_create_topics": True, "auto_create_groups": True, **store},
         )  # fmt: skip
+        _refuse_lonely_slave(broker.config)
         _run(lambda stop: _up(names, broker, stop))
 
 
@@ -191,8 +204,9 @@ def broker(
 ) -> None:
     """Start a broker: it stores messages and hands them to consumers.
 
-    It serves without a name server too, and registers as soon as one answers. Options win over the environment
-    (PYROMQ_BROKER_LISTEN_PORT …, NAMESRV_ADDR), and that over the file.
+    It serves without a name server too, and registers as soon as one answers. A slave asks name servers where its
+    master is: that of this machine, if none is given. Options win over the environment (PYROMQ_BROKER_LISTEN_PORT …,
+    NAMESRV_ADDR), and that over the file.
     """
     with _reporting(log_level, log_format):
         overrides = {
@@ -267,11 +281,16 @@ async def _until(stop: asyncio.Event, *failures: Coroutine[Any, Any, None]) -> N
 
 
 @contextlib.asynccontextmanager
-async def _serving_names(config: NameServerConfig) -> AsyncIterator[NameServer]:
+async def _serving_names(config: NameServerConfig, port_option: str) -> AsyncIterator[NameServer]:
     from pyromq.nameserver.assembly import NameServer
 
     server = NameServer(config)
-    await server.start()
+    try:
+        await server.start()
+    except ConfigError as error:
+        if str(error).endswith(ANOTHER_PORT):
+            raise ConfigError(f"{error} with {port_option}", "listen_port") from None
+        raise
     try:
         yield server
     finally:
@@ -280,7 +299,7 @@ async def _serving_names(config: NameServerConfig) -> AsyncIterator[NameServer]:
 
 async def _name_server(loaded: Loaded[NameServerConfig], stop: asyncio.Event) -> None:
     _warn(loaded.warnings)
-    async with _serving_names(loaded.config) as server:
+    async with _serving_names(loaded.config, "--port") as server:
         _say(f"{READY}: name server on {server.address}")
         await _until(stop)
     log.info("stopped cleanly")
@@ -290,7 +309,7 @@ async def _broker(loaded: Loaded[BrokerConfig], stop: asyncio.Event) -> None:
     from pyromq.broker.life import BrokerLife
 
     _warn(loaded.warnings)
-    config = _reachable(loaded.config)
+    config = _reachable(_with_a_name_server(loaded.config))
     _check_directories(config.store)
     async with BrokerLife(config).running() as life:
         where = _where(life.broker)
@@ -306,14 +325,46 @@ async def _up(names: Loaded[NameServerConfig], broker: Loaded[BrokerConfig], sto
     _warn([*names.warnings, *broker.warnings])
     config = _reachable(broker.config)
     _check_directories(config.store)
-    async with _serving_names(names.config) as found:
+    async with _serving_names(names.config, "--nameserver-port") as found:
         near = names.config.listen_host if names.config.listen_host not in WILDCARDS else "localhost"
         far = config.client_host if names.config.listen_host in WILDCARDS else near
         servers = dict.fromkeys((shown_address(near, found.port), *config.name_servers))
         async with BrokerLife(replace(config, name_servers=tuple(servers))).running() as life:
-            _welcome(shown_address(far, found.port), life.broker.address, config.store.root)
+            _welcome(shown_address(far, found.port), life.broker.address, config)
             await _until(stop, life.wait_failed())
     _say("Stopped cleanly.")
+
+
+def _with_a_name_server(config: BrokerConfig) -> BrokerConfig:
+    """A slave that nobody told of a name server, or of its master, looks where all commands look."""
+    if not config.is_slave or config.name_servers or config.replication.primary:
+        return config
+    log.info(
+        "no name server is given: asking the one of this machine, %s, where the master of %s is; --name-servers names "
+        "another",
+        DEFAULT_NAME_SERVER,
+        config.name,
+    )
+    return replace(config, name_servers=(DEFAULT_NAME_SERVER,))
+
+
+def _refuse_lonely_slave(config: BrokerConfig) -> None:
+    """Raises ConfigError for a slave beside a new name server that knows no master."""
+    if config.is_slave and not config.name_servers and not config.replication.primary:
+        raise ConfigError(
+            "`pyromq up` starts a name server of its own, which knows no master that a slave could copy: start the "
+            "slave with `pyromq broker --role slave`, and name the name server of its master with --name-servers",
+            "role",
+        )
+
+
+def _refuse_store(home: Path) -> None:
+    """Raises ConfigError: what `up` keeps is in directories inside, and a store would get another one inside it."""
+    if StorePaths(home).commit_log.is_dir():
+        raise ConfigError(
+            f"{home} is itself a store, and --data-dir is a directory with the store in `store`: start a broker on it "
+            f"with `pyromq broker --store {home}`, or move it to {home}/store"
+        )
 
 
 def _reachable(config: BrokerConfig) -> BrokerConfig:
@@ -378,17 +429,20 @@ def _say(*lines: str) -> None:
             console.print(escaped(line), soft_wrap=True)
 
 
-def _welcome(names: str, broker: str, store: Path) -> None:
+def _welcome(names: str, broker: str, config: BrokerConfig) -> None:
     option = "" if names == DEFAULT_NAME_SERVER else f" -n {names}"
     command = as_called()
+    try_it = (
+        "Send a message and receive it, in another terminal:",
+        f'  {command} send hello "my first message"{option} && {command} consume hello --count 1{option}',
+        "",
+    )
     _say(
         f"{READY} (version {pyromq.__version__})",
         f"  name server  {names}",
         f"  broker       {broker}",
-        f"  data         {store}",
+        f"  data         {config.store.root}",
         "",
-        "Send a message and receive it, in another terminal:",
-        f'  {command} send hello "my first message"{option} && {command} consume hello --count 1{option}',
-        "",
+        *(() if config.is_slave else try_it),
         f"Any RocketMQ client works: its name server address is {names}. Ctrl-C stops.",
     )

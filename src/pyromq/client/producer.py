@@ -494,13 +494,23 @@ class Producer:
         return UniqueIds(_host_of(self.client_id), os.getpid(), os.urandom)
 
 
+#: What keeps a message from being as safe as the broker promises, and what to do.
+NOT_SAFE = {
+    SendStatus.FLUSH_DISK_TIMEOUT: "its disk did not confirm it in time: `pyromq broker status` shows how long flushes "
+    "take",
+    SendStatus.FLUSH_SLAVE_TIMEOUT: "no slave confirmed it in time: `pyromq cluster` shows how far they are behind",
+    SendStatus.SLAVE_NOT_AVAILABLE: "too few slaves are connected: `pyromq cluster` shows who is, and a slave that "
+    "comes gets it",
+}
+
+
 def _kept(receipt: SendReceipt) -> SendReceipt:
     """Raises SendUnknown when the broker has the message but not as safe as it promises."""
     if receipt.status is SendStatus.OK:
         return receipt
     raise SendUnknown(
-        f"the broker {receipt.queue.broker_name!r} has the message, but did not get it to the disk or to a slave in "
-        f"time ({receipt.status.name}): it may be lost if the broker fails now",
+        f"the broker {receipt.queue.broker_name!r} has the message, but {NOT_SAFE[receipt.status]} "
+        f"({receipt.status.name}): it may be lost if the broker fails now",
         receipt=receipt,
     )
 

@@ -192,6 +192,12 @@ class BrokerConfig:
         if self.advertise_host is not None:
             require_host("advertise_host", self.advertise_host)
         require_port("advertise_port", self.advertise_port)
+        require(
+            not self.listen_port or self.replication.listen_port != self.listen_port,
+            "replication.listen_port",
+            self.replication.listen_port,
+            "it is the broker's own port (listen_port): slaves need another one, usually the one above",
+        )
         for address in self.name_servers:
             require_address("name_servers", address)
 

@@ -176,6 +176,20 @@ def _about_copies(given: Mapping[str, Given], path: Path | None) -> list[str]:
 
 
 def _about_the_broker(config: BrokerConfig) -> list[str]:
+    return [*_about_what_sends_wait_for(config), *_about_addresses(config)]
+
+
+def _about_what_sends_wait_for(config: BrokerConfig) -> list[str]:
+    asked, least = config.replication.copies, config.replication.least_in_sync
+    if not asked or least <= asked:
+        return []
+    return [
+        f"replication.least_in_sync (minInSyncReplicas) is {least}, and replication.copies (inSyncReplicas) {asked}: "
+        f"the larger one wins, and a sync master waits for {least} copies"
+    ]
+
+
+def _about_addresses(config: BrokerConfig) -> list[str]:
     if is_loopback(config.listen_host) and not is_loopback(config.client_host):
         return [
             f"clients are told to connect to {config.client_host}, but the broker listens on {config.listen_host} "

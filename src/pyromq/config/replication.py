@@ -21,6 +21,8 @@ class ReplicationConfig:
     #: Copies that an acknowledged message has, the master's own included. 0: two under `SYNC_MASTER`, else one.
     #: RocketMQ 5 means one by default, so that its `SYNC_MASTER` waits for nobody.
     copies: int = 0
+    #: All brokers of this name, the master included: nobody may ask for more copies than that. 0: not said.
+    total: int = 0
     #: With fewer copies in sync than this, the master's own included, messages are refused.
     least_in_sync: int = 1
     #: Wait for all slaves that are in sync, also when they are more than `copies`.
@@ -65,6 +67,14 @@ class ReplicationConfig:
             )
         require_at_least(0, "replication.copies", self.copies)
         require_at_least(1, "replication.least_in_sync", self.least_in_sync)
+        require_at_least(0, "replication.total", self.total)
+        for name in ("copies", "least_in_sync"):
+            require(
+                not self.total or getattr(self, name) <= self.total,
+                f"replication.{name}",
+                getattr(self, name),
+                f"there are {self.total} brokers altogether (replication.total, totalReplicas)",
+            )
         for name in ("timeout_ms", "heartbeat_ms", "silence_ms", "max_gap_bytes", "metadata_interval_ms"):
             require_at_least(1, f"replication.{name}", getattr(self, name))
         require(
@@ -78,6 +88,11 @@ class ReplicationConfig:
             KIB <= self.batch_bytes <= most, "replication.batch_bytes", self.batch_bytes, f"it is {KIB} to {most} bytes"
         )
         require(0 <= self.memory_percent <= 100, "replication.memory_percent", self.memory_percent, "it is 0 to 100")
+
+    @property
+    def hides_unconfirmed(self) -> bool:
+        """Where a send waits for slaves: do readers, too?"""
+        return self.least_in_sync > 1 or not self.show_unconfirmed
 
     def copies_for(self, role: str) -> int:
         """What a send waits for in a role: 1 means for nobody."""

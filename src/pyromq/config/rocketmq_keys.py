@@ -146,6 +146,7 @@ BROKER_KEYS = (
     Key("brokerIP2", "replication.advertise_host", HOST),
     Key("haMasterAddress", "replication.primary", HOST),
     Key("inSyncReplicas", "replication.copies", INT),
+    Key("totalReplicas", "replication.total", INT),
     Key("minInSyncReplicas", "replication.least_in_sync", INT),
     Key("allAckInSyncStateSet", "replication.all_in_sync", BOOL),
     Key("enableAutoInSyncReplicas", "replication.adapts", BOOL),
@@ -194,8 +195,7 @@ RELIED_ON = {
     "aclEnable": "authentication",
     "authenticationEnabled": "authentication",
     "authorizationEnabled": "authorization",
-    "enableControllerMode": "replication",
-    "enableDLegerCommitLog": "replication",
-    "duplicationEnable": "replication",
+    "enableControllerMode": "a controller that chooses masters (here `pyromq broker promote` does)",
+    "enableDLegerCommitLog": "a log that is replicated by Raft (here slaves copy it: brokerRole)",
     "useTLS": "encryption",
 }

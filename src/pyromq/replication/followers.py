@@ -24,7 +24,7 @@ class Follower:
     reported: int
     #: When it said anything last.
     heard_ms: int
-    #: When it had last all that the primary had.
+    #: The last time of which it is known that it had all that the primary had then.
     level_ms: int
     #: The machine it is on, where that is known: two connections from one machine may be one replica that came again.
     machine: str = ""
@@ -66,13 +66,18 @@ class Promise:
 
 @dataclass(frozen=True, slots=True)
 class SyncRule:
-    """When a replica counts as in sync: it is near enough, and was level not too long ago."""
+    """When a replica counts as in sync: it speaks, is near enough, and lacks nothing that is older than a while.
+
+    One that speaks and takes nothing (its disk hangs) is not; one that is always a little behind a log that grows is.
+    """
 
     max_gap: int = 256 << 20
     max_silence_ms: int = 20_000
 
     def holds(self, follower: Follower, end: int, now_ms: int) -> bool:
-        return follower.lag(end) <= self.max_gap and now_ms - follower.heard_ms <= self.max_silence_ms
+        oldest_ms = now_ms - self.max_silence_ms
+        lag = follower.lag(end)
+        return follower.heard_ms >= oldest_ms and lag <= self.max_gap and (not lag or follower.level_ms >= oldest_ms)
 
 
 class Followers:
@@ -114,8 +119,11 @@ class Followers:
         assert to >= follower.sent, f"{name} was sent {follower.sent} and now {to}"
         return self._with(replace(follower, sent=to))
 
-    def heard(self, name: str, position: int, end: int, now_ms: int) -> Followers:
-        """A report. Raises BadFrame for one that cannot be true."""
+    def heard(self, name: str, position: int, now_ms: int, *, level_ms: int | None = None) -> Followers:
+        """A report. `level_ms`: a time of which it shows that the replica has all that the log had then.
+
+        Raises BadFrame for one that cannot be true.
+        """
         follower = self._by_name[name]
         if position > follower.sent:
             raise BadFrame(
@@ -127,13 +135,18 @@ class Followers:
                 f"the replica {name} reports {position} after {follower.reported}: its log became shorter; it must "
                 "connect again"
             )
-        level_ms = now_ms if position >= end else follower.level_ms
+        level_ms = follower.level_ms if level_ms is None else max(level_ms, follower.level_ms)
         return self._with(replace(follower, reported=position, heard_ms=now_ms, level_ms=level_ms))
 
     def _with(self, follower: Follower) -> Followers:
         return Followers((self._by_name | {follower.name: follower}).values())
 
     # --- what follows from them --------------------------------------------------------------------------------------
+
+    @property
+    def copies(self) -> int:
+        """How many there are, as far as they can be told apart."""
+        return sum(1 for _ in self._copies())
 
     def in_sync(self, rule: SyncRule, end: int, now_ms: int) -> frozenset[str]:
         return frozenset(one.name for one in self._copies() if rule.holds(one, end, now_ms))
@@ -159,7 +172,3 @@ class Followers:
             if machine not in best or one.reported > best[machine].reported:
                 best[machine] = one
         return best.values()
-
-    def least_reported(self) -> int | None:
-        """What retention may remove without leaving a replica behind; None: nobody follows."""
-        return min((one.reported for one in self._by_name.values()), default=None)

@@ -32,6 +32,11 @@ class Epoch(NamedTuple):
     #: A member, and which of its lives.
     by: str = ""
 
+    @property
+    def member(self) -> str:
+        """Whose store it was, whichever of its lives; empty: nobody says."""
+        return self.by.rpartition(".")[0]
+
 
 @dataclass(frozen=True, slots=True)
 class LogExtent:
@@ -124,6 +129,18 @@ def are_related(one: LogExtent, other: LogExtent) -> bool:
     return not set(one.epochs).isdisjoint(other.epochs)
 
 
+def are_of_one_family(one: Sequence[Epoch], other: Sequence[Epoch]) -> bool:
+    """Did one store lead both, in whichever of its lives? That says nothing of their bytes."""
+    members = {epoch.member for epoch in one} & {epoch.member for epoch in other}
+    return bool(members - {""}) or not set(one).isdisjoint(other)
+
+
+def chosen(epochs: Sequence[Epoch]) -> tuple[int, str]:
+    """The newest number, and who was the first to lead with it: that one was chosen then."""
+    newest = max((epoch.number for epoch in epochs), default=0)
+    return newest, next((epoch.member for epoch in epochs if epoch.number == newest), "")
+
+
 def _last_shared(one: Sequence[Epoch], other: Sequence[Epoch]) -> tuple[int, int] | None:
     places = {epoch: index for index, epoch in enumerate(one)}
     for index in range(len(other) - 1, -1, -1):
@@ -148,11 +165,14 @@ def first_position(reported: int, log_start: int, log_end: int, last_segment: in
 def begin_epoch(log: LogExtent, number: int, by: str) -> tuple[Epoch, ...]:
     """The epochs of one who begins to lead with this log. Those of which it has no byte are not of its log.
 
+    Where there is no byte at all, who was first to lead is kept: by that two logs are known to belong together.
+
     Of very many the oldest go, those that ended before its first byte: whoever knows no later one was left behind.
     """
     assert all(epoch.number <= number for epoch in log.epochs), f"epoch {number} has been"
     assert all(epoch.by != by for epoch in log.epochs), f"{by} has led before: each life has a name of its own"
     kept = [epoch for epoch in log.epochs if epoch.start < log.end]
+    kept = kept or [epoch for epoch in log.epochs if epoch.start == log.end][:1]
     while len(kept) > MAX_EPOCHS and kept[1].start <= log.start:
         del kept[0]
     return (*kept, Epoch(number, log.end, by))

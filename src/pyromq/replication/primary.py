@@ -5,7 +5,8 @@ memory is brought there by a thread first. A replica that reads slowly is sent s
 it is.
 
 The port has no key. Whoever connects has a short time to say where its log ends, and is believed no more than it was
-sent; those who say nothing are few at a time, and the oldest of them makes room for the next.
+sent; those who say nothing are few at a time, and the oldest of them makes room for the next. Who only observes (a
+backup) takes no replica's place.
 """
 
 from __future__ import annotations
@@ -37,9 +38,15 @@ TICK_SECONDS = 0.5
 RECEIVE_BYTES = 4096
 #: Connections that have not said yet what they want.
 MAX_SILENT = 16
+#: Those who copy for themselves alone.
+MAX_OBSERVERS = 8
 
 #: Told whenever a replica came, went or reported; of what is sent to them nobody is told.
 Changed = Callable[[Followers], None]
+
+
+class NoRoom(PyroMQError):
+    """There are as many as may be already."""
 
 
 class Primary:
@@ -117,8 +124,6 @@ class Primary:
         silent = [line for line in self._lines.values() if line.stream.next_position is None]
         if not self._admits(host):
             log.error("the replica %s is not taken in: it is none of those that may copy this log", name)
-        elif len(self._lines) - len(silent) >= self._max_replicas:
-            log.error("the replica %s is not taken in: there are %d already", name, self._max_replicas)
         else:
             if len(silent) >= MAX_SILENT:
                 silent[0].close()
@@ -130,6 +135,17 @@ class Primary:
             return line
         connection.close()
         return None
+
+    def check_room(self, stream: PrimaryStream) -> None:
+        """For one that has just said what it wants. Raises NoRoom."""
+        known = (line.stream for line in self._lines.values() if line.stream.next_position is not None)
+        count = sum(one.observes == stream.observes for one in known)
+        most = MAX_OBSERVERS if stream.observes else self._max_replicas
+        if count > most:
+            stream.next_position = None  # nothing is sent to it
+            raise NoRoom(
+                f"it is not taken in, there are {most} {'observers' if stream.observes else 'replicas'} already"
+            )
 
     def _new_stream(self, name: str, machine: str) -> PrimaryStream:
         return PrimaryStream(
@@ -200,13 +216,16 @@ class _Line:
         if gone.done():
             return
         primary, stream = self._primary, self.stream
-        waits = stream.waits_for_word
+        waits, is_new = stream.waits_for_word, stream.next_position is None
         try:
             data = self.connection.recv(RECEIVE_BYTES)
             if not data:
                 gone.set_result(None)
                 return
-            primary.know(stream.received(data, primary.followers, primary.now_ms()))
+            followers = stream.received(data, primary.followers, primary.now_ms())
+            if is_new and stream.next_position is not None:
+                primary.check_room(stream)
+            primary.know(followers)
         except BlockingIOError:
             return
         except Exception as error:  # noqa: BLE001  `run` raises it

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -30,6 +31,10 @@ FIRST_RETRY_SECONDS = 0.2
 LONGEST_RETRY_SECONDS = 5.0
 #: What only people can set right is looked at again so often.
 HOPELESS_RETRY_SECONDS = 30.0
+CLOSED_AT_ONCE = (
+    "it closed the connection and said nothing: is this its replication port (haListenPort, else the one above its "
+    "port), and does it admit this machine?"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,11 @@ class Replica:
         self._retry_s = FIRST_RETRY_SECONDS
         #: The rest of what was begun to be said.
         self._unsaid = b""
+        #: The problem, and the beginning of a copy, that were told of last: the same again is no news.
+        self._said: str | None = None
+        self._said_copying: tuple[str, int] | None = None
+        #: Something came over this connection.
+        self._heard = False
         self.state = ReplicaState(None, False, 0, None)
         #: When the copy had all that the primary had sent, by the monotonic clock; None: it never did.
         self.level_ms: int | None = None
@@ -105,6 +115,8 @@ class Replica:
             started = self._clock.monotonic()
             hopeless = await self._follow(self._address)
             lasted = self._clock.monotonic() - started > LONGEST_RETRY_SECONDS
+            if lasted:  # whatever ends the next one is news
+                self._said = None
             await self._be_patient(hopeless=hopeless, afresh=lasted or self._moved.is_set())
 
     async def _be_patient(self, *, hopeless: bool, afresh: bool) -> None:
@@ -123,13 +135,15 @@ class Replica:
         try:
             problem = await self._follow_once(address)
         except (OSError, TimeoutError, ValueError) as error:
-            problem = f"there is no connection with {address} ({str(error) or 'no answer in time'})"
+            at_once = self.own_address and not self._heard and isinstance(error, ConnectionResetError | BrokenPipeError)
+            problem = CLOSED_AT_ONCE if at_once else f"there is no connection with {address} ({_why(error)})"
         except PyroMQError as error:
             problem = str(error)
             hopeless = isinstance(error, StreamDamaged | Gap | Ahead | BadFrame | Parted)
             behind_at = error.position if isinstance(error, LeftBehind) else None
-        if problem != self.state.problem:
+        if problem != self._said:
             log.warning("the copy of %s stopped, trying on: %s", address, problem)
+            self._said, self._said_copying = problem, None
         self.own_address = ""
         self._show(ReplicaState(address, False, self.state.primary_end, problem, behind_at))
         return hopeless
@@ -165,8 +179,10 @@ class Replica:
         await loop.sock_sendall(connection, stream.hello(now_ms))
         self.own_address = shown_address(*connection.getsockname()[:2])
         self._show(ReplicaState(address, True, stream.primary_end, None))
-        log.info("copying the log of %s from %d on", address, self._store.copy_end)
-        self._unsaid = b""
+        if self._said_copying != (address, self._store.copy_end):
+            self._said_copying = (address, self._store.copy_end)
+            log.info("copying the log of %s from %d on", *self._said_copying)
+        self._unsaid, self._heard = b"", False
         hearing: asyncio.Future[None] = loop.create_future()
         speaking = loop.create_task(self._report(connection, stream))
         moving = loop.create_task(self._moved.wait())
@@ -183,7 +199,9 @@ class Replica:
         for end in ends:
             if isinstance(end, Exception):
                 raise end
-        return "there is another primary" if self._moved.is_set() else "it closed the connection"
+        if self._moved.is_set():
+            return "there is another primary"
+        return "it closed the connection" if self._heard else CLOSED_AT_ONCE
 
     def _hear(self, connection: socket.socket, stream: ReplicaStream, ended: asyncio.Future[None]) -> None:
         """Once in a turn of the loop, and no task is woken: bytes come thousands of times a second."""
@@ -201,6 +219,7 @@ class Replica:
             ended.set_exception(error)
 
     def _take(self, connection: socket.socket, stream: ReplicaStream, received: int) -> None:
+        self._heard = True
         now_ms = self._now_ms()
         stream.filled(received, now_ms)
         if stream.primary_end != self.state.primary_end:
@@ -234,6 +253,12 @@ class Replica:
 
     def _now_ms(self) -> int:
         return int(self._clock.monotonic() * 1000)
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno).lower()
+    return str(error) or "no answer in time"
 
 
 async def _connect(address: str) -> socket.socket:

@@ -64,6 +64,13 @@ class Span(NamedTuple):
     length: int
 
 
+class _Goal(NamedTuple):
+    """The log ended there then."""
+
+    end: int
+    at_ms: int
+
+
 class PrimaryStream:
     """The end that gives. One for each replica."""
 
@@ -88,18 +95,18 @@ class PrimaryStream:
         self._heard_ms = now_ms
         self._said_ms = now_ms
         #: It copies for itself alone, a backup: no promise is ever kept by what it has.
-        self._observes = False
+        self.observes = False
         #: Up to where the replica asked to be sent; None: it never asked, and is sent what there is.
         self._asked_to: int | None = None
-        #: What it must report to count as level: where the log ended when it was last sent all of it.
-        self._goal: int | None = None
+        #: What it must report to count as level.
+        self._goal: _Goal | None = None
         #: From where the next bytes go; None before the replica has said where it is.
         self.next_position: int | None = None
 
     def received(self, data: bytes, followers: Followers, now_ms: int) -> Followers:
         """What the replica said. Raises BadFrame, Ahead."""
         words = self._reports.feed(data)
-        self._observes |= words.observes
+        self.observes |= words.observes
         if words.first is not None and self.next_position is None:
             followers = self._begin(words.first, followers, now_ms)
         if words.granted:
@@ -108,20 +115,28 @@ class PrimaryStream:
         if words.newest is None:
             return followers
         self._heard_ms = now_ms
-        if self._observes:
+        if self.observes:
             return followers
-        return followers.heard(self.name, words.newest, self._level(words.newest), now_ms)
+        return followers.heard(self.name, words.newest, now_ms, level_ms=self._level_ms(words.newest, now_ms))
 
-    def _level(self, reported: int) -> int:
-        """Where the log ends, for a replica that has it all: a log that grows all the time is never had to its end."""
-        end = self._log.log_end if self._goal is None else self._goal
-        if reported >= end:
+    def _level_ms(self, reported: int, now_ms: int) -> int | None:
+        """When the log was no longer than what the replica has, as far as this report shows it for the first time.
+
+        A log that grows all the time is never had to its end: so it is asked where it ended when something was sent,
+        and next when that has arrived.
+        """
+        if reported >= self._log.log_end:
             self._goal = None
-        return end
+            return now_ms
+        goal = self._goal
+        if goal is None or reported < goal.end:
+            return None
+        self._goal = None
+        return goal.at_ms
 
     def _begin(self, reported: int, followers: Followers, now_ms: int) -> Followers:
         log = self._log
-        whole_log = self._whole_log or self._observes
+        whole_log = self._whole_log or self.observes
         start = first_position(reported, log.log_start, log.log_end, log.last_segment_start, whole_log=whole_log)
         if start is None:
             raise Ahead(
@@ -129,7 +144,7 @@ class PrimaryStream:
                 "or copies another broker; compare both, and cut the longer one before it follows"
             )
         self.next_position, self._said_ms = start, now_ms
-        if self._observes:
+        if self.observes:
             self._asked_to = start  # it asks for all that it is sent
             return followers
         return followers.joined(self.name, start, now_ms, reported=reported, machine=self._machine)
@@ -169,9 +184,9 @@ class PrimaryStream:
         """It is on its way."""
         self._said_ms = now_ms
         self.next_position = span.position + span.length
-        if self._goal is None and self.is_level:
-            self._goal = self.next_position
-        return followers if self._observes or not span.length else followers.sent(self.name, self.next_position)
+        if self._goal is None:
+            self._goal = _Goal(self._log.log_end, now_ms)
+        return followers if self.observes or not span.length else followers.sent(self.name, self.next_position)
 
 
 class ReplicaStream:

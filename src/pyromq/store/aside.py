@@ -44,8 +44,13 @@ def put_log_aside(disk: Disk, paths: StorePaths, clock: Clock, *, end: int, why:
         place = _free_place(disk, paths.root / "aside", end)
         note = {"why": why, "first": int(names[0]), "end": end, "files": len(names), "at_ms": clock.now_ms()}
         text = json.dumps(note, indent=2).encode() + b"\n"
-        disk.replace_bytes(place / NOTE, text)
-        _move(disk, paths, place)
+        try:
+            disk.replace_bytes(place / NOTE, text)
+            _move(disk, paths, place)
+        except OSError:
+            if set(disk.names(place)) <= {NOTE}:
+                disk.remove_tree(place)  # nothing was moved: no attempt on a full disk leaves anything
+            raise
         disk.sync_name(place / paths.commit_log.name / names[0])
         disk.replace_bytes(place / NOTE, text)  # and with it the names of everything beside it are durable
     log.warning("the log up to %d was put aside, in %s: %s", end, place, why)

@@ -57,6 +57,11 @@ class RecoverPoint:
     queue_digest: int = -1
     clean: bool = False
 
+    @property
+    def is_shown_whole(self) -> bool:
+        """Is all of the log in its queues? Messages that wait for their copies are not, after a clean stop either."""
+        return self.queues_to >= self.synced
+
 
 class RecoverPointFile:
     """The recover point on disk. `save` may run on any one thread at a time."""

@@ -109,8 +109,8 @@ class Cleaner:
         retention = self.retention
         if refuse and self.refusal is None:
             self.refusal = (
-                f"the disk of {directory} is {share:.0%} full and messages are refused from "
-                f"{retention.refuse_at:.0%} on; make room, and sending goes on below {retention.resume_below:.0%}"
+                f"the disk of {directory} is {share:.0%} full and nothing is taken from "
+                f"{retention.refuse_at:.0%} on; make room, and it goes on below {retention.resume_below:.0%}"
             )
             log.error("%s", self.refusal)
         elif not refuse and self.refusal is not None:

@@ -258,13 +258,17 @@ class _Table(Generic[Content]):
         """
         version, content = self._parse(document)
         with self._lock:
-            if not content or (version is not None and version == self.version):
+            if not content or self._has(version, content):
                 return False
             self.version = version or self.version
             self._rest = {**self._rest, **self._unknown(document)}
             self._replace(content)
             self._changed = True
             return True
+
+    def _has(self, version: DataVersion | None, content: Content) -> bool:
+        """Is this what we have?"""
+        return version is not None and version == self.version
 
     def _replace(self, content: Content) -> None:
         self._take(content)
@@ -575,6 +579,9 @@ class DelayOffsets(_Table[dict[int, int]]):
     def __init__(self, disk: Disk, directory: Path, clock: Clock) -> None:
         super().__init__(disk, directory, clock)
         self._offsets: dict[int, int] = {}
+
+    def _has(self, version: DataVersion | None, content: dict[int, int]) -> bool:
+        return content == self._offsets  # the version is that of the last save, which may be long ago
 
     def _replace(self, content: dict[int, int]) -> None:
         self._offsets = dict(content)

@@ -236,6 +236,13 @@ class ConsumeQueue:
         while len(self.files.segments) > 1 and self.files.segments[0].end <= self.min_offset * ENTRY.size:
             self.files.remove_first()
 
+    def hide(self, position: int) -> None:
+        """Forget the entries of messages from a position on. Their offsets stay given out, and are written again."""
+        offset, given_out = self._first_from(position), self.cursor.next_append
+        if offset < self.max_offset:
+            self.cut(offset)
+            self.cursor.next_append = given_out
+
     def _first_from(self, position: int) -> int:
         """The first offset whose message is at or behind a position. Positions grow; blanks between them have none."""
         low, high = max(self.min_offset, self.files.start // ENTRY.size), self.max_offset

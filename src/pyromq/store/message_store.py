@@ -193,11 +193,12 @@ class MessageStore(StoreReader):
 
     # --- opening and closing -----------------------------------------------------------------------------------------
 
-    def open(self, *, truncate_at: int | None = None, rebuild: bool = False) -> RecoveryReport:
+    def open(self, *, truncate_at: int | None = None, rebuild: bool = False, hold_back: bool = False) -> RecoveryReport:
         """Lock the directory and recover it. Raises StoreLocked, StoreError, CorruptLog, DiskFull.
 
         `truncate_at` gives up everything from a position on; `rebuild` throws queues and index away and makes them
-        anew from the log. Neither happens unless asked for.
+        anew from the log. Neither happens unless asked for. `hold_back`: what readers were not shown before is not
+        shown until somebody says which mark they follow (`marks.show_only`, `marks.show_all`).
         """
         if self._is_closed:
             raise StoreClosed("a store is opened once: make a new MessageStore for the same directory")
@@ -208,7 +209,7 @@ class MessageStore(StoreReader):
             platform.raise_open_file_limit()
             self.disk.remove_tree(self.paths.staging)
             self.disk.remove_tree(self.paths.log_staging)
-            self._recover(truncate_at, rebuild)
+            self._recover(truncate_at, rebuild, hold_back)
             self._take_reserve()
         except BaseException as error:
             self._close_files()
@@ -219,7 +220,7 @@ class MessageStore(StoreReader):
         self.report.seconds = self.clock.monotonic() - started
         return self.report
 
-    def _recover(self, truncate_at: int | None, rebuild: bool) -> None:
+    def _recover(self, truncate_at: int | None, rebuild: bool, hold_back: bool) -> None:
         start = Start(
             paths=self.paths,
             threads=self.config.recovery_threads,
@@ -238,7 +239,7 @@ class MessageStore(StoreReader):
         self.disk.remove(self.paths.reserve)
         log_place.note(self.disk, self.paths)
         self._abort.set()
-        start.put_in_order(point, found, self.report, rebuild=rebuild)
+        start.put_in_order(point, found, self.report, rebuild=rebuild, hold_back=hold_back)
         self._found_below = found.end
         self.flusher.last_timestamp_ms = self.log.last_timestamp_ms
         self.points.current = point or RecoverPoint()
@@ -253,7 +254,8 @@ class MessageStore(StoreReader):
             log.warning("no room could be set aside for the next start: %s", error)
 
     def close(self) -> None:
-        """Stop cleanly: everything dispatched, indexed and synced, so that the next start has nothing to do."""
+        """Stop cleanly: everything synced, and all that readers may see dispatched and indexed: the next start has
+        nothing to do."""
         if not self._is_open:
             self._close_files()
             return
@@ -285,7 +287,6 @@ class MessageStore(StoreReader):
 
     def _complete(self) -> None:
         """Queues and index can be built again: whatever is wrong with them, the log itself must be synced."""
-        self.marks.show_all()
         try:
             self.dispatcher.dispatch()
             if self.marks.readable.value - self.marks.indexed.value <= MAX_INDEXED_AT_STOP:
@@ -617,7 +618,7 @@ class MessageStore(StoreReader):
                 self.fence(error)
 
     @contextlib.asynccontextmanager
-    async def running(self, *, truncate_at: int | None = None) -> AsyncIterator[MessageStore]:
+    async def running(self, *, truncate_at: int | None = None, hold_back: bool = False) -> AsyncIterator[MessageStore]:
         """Open, and keep flushing, dispatching, cleaning and moving the recover point until the block ends; then close.
 
         When the store is fenced, whoever waits gets StoreFenced, and so does the block's end.
@@ -625,7 +626,8 @@ class MessageStore(StoreReader):
         self._loop = asyncio.get_running_loop()
         try:
             if not self._is_open:
-                await uninterrupted(asyncio.ensure_future(asyncio.to_thread(self.open, truncate_at=truncate_at)))
+                opening = asyncio.to_thread(self.open, truncate_at=truncate_at, hold_back=hold_back)
+                await uninterrupted(asyncio.ensure_future(opening))
             self._dispatch_later()
             with (
                 ThreadPoolExecutor(1, "pyromq-points") as executor,

@@ -3,6 +3,7 @@
 1. find the files of the log, and where its last whole record ends (`recovery` decides how)
 2. refuse to go on when that is below what was synced; otherwise cut what follows
 3. cut the queues back to what is sure, and dispatch the rest again
+   (asked to hold back, it leaves the queues as they were: who knows what readers may see will say so)
 4. keep the index files that were synced whole; the rest is indexed later, while the store serves
 """
 
@@ -21,7 +22,7 @@ from pyromq.store.key_index import KeyIndex
 from pyromq.store.paths import StorePaths
 from pyromq.store.queue_table import QueueTable
 from pyromq.store.recovery import LogEnd, RecoveryReport
-from pyromq.store.watermarks import Watermarks
+from pyromq.store.watermarks import Watermark, Watermarks
 
 log = logging.getLogger("pyromq.store")
 
@@ -63,10 +64,14 @@ class Start:
         )
         return point, found, report
 
-    def put_in_order(self, point: RecoverPoint | None, found: LogEnd, report: RecoveryReport, *, rebuild: bool) -> None:
+    def put_in_order(
+        self, point: RecoverPoint | None, found: LogEnd, report: RecoveryReport, *, rebuild: bool, hold_back: bool
+    ) -> None:
         """Steps 2 to 4. Raises OSError."""
         self._cut_log(point, found, report)
-        self._recover_queues(point, report, rebuild=rebuild)
+        is_as_written = self._recover_queues(point, report, rebuild=rebuild)
+        if hold_back and is_as_written:
+            self._hold_back(report.scanned_from)
         report.index_from = self._recover_index(point, found.end, clean=report.clean, rebuild=rebuild)
 
     # --- the log -----------------------------------------------------------------------------------------------------
@@ -130,7 +135,15 @@ class Start:
 
     # --- queues and index --------------------------------------------------------------------------------------------
 
-    def _recover_queues(self, point: RecoverPoint | None, report: RecoveryReport, *, rebuild: bool) -> None:
+    def _hold_back(self, position: int) -> None:
+        """Readers see what the queues had when the store was last known: not what has come since."""
+        for queue in self.queues:
+            queue.hide(position)
+        self.marks.dispatched.reset(position)
+        self.marks.show_only(Watermark("held back", position))
+
+    def _recover_queues(self, point: RecoverPoint | None, report: RecoveryReport, *, rebuild: bool) -> bool:
+        """False when queues had to be mended: they are not the log's records one by one, and stay as they are."""
         start = report.scanned_from
         self.queues.load(self.log.start)
         # Nothing was written since the recover point: what the queues have was synced with it.
@@ -143,7 +156,7 @@ class Start:
                 self.queues.discard(queue)
             gone = recovery.cut_queue(self.log.files, queue, start, trust=trust)
             if gone is not None:
-                log.error("queue %s is not as it was synced: its entries are written again from the log", queue.id)
+                log.warning("queue %s is not as it was synced: its entries are written again from the log", queue.id)
                 given_out[queue] = max(gone, given_out.get(queue, 0))
                 intact = False
         if intact and point is not None and start == point.queues_to:
@@ -159,6 +172,7 @@ class Start:
         for queue in self.queues:
             queue.cursor.next_append = queue.max_offset
             queue.drop_before(self.log.start)
+        return not given_out and not self.dispatcher.gaps
 
     def _dispatch_from(self, start: int) -> bool:
         """False when a queue lacks entries of records before `start`: they were lost after they had been synced."""

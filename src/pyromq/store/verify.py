@@ -162,7 +162,7 @@ class Verification:
     def _sure(self, segments: list[Segment], point: RecoverPoint | None, clean: bool) -> tuple[int, int]:
         """Up to where the log must be whole, and up to where the queues must be complete."""
         if point is not None:
-            return point.synced, EVERYWHERE if clean else point.queues_to
+            return point.synced, EVERYWHERE if clean and point.is_shown_whole else point.queues_to
         segments = without_unused(segments)
         if clean:
             return recovery.clean_scan_start(segments), EVERYWHERE

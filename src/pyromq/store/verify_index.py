@@ -43,7 +43,9 @@ class KeptIndex(NamedTuple):
 
 def kept_index(point: RecoverPoint | None, clean: bool) -> KeptIndex:
     if point is not None:
-        return KeptIndex(point.index_file, point.index_to, EVERYWHERE if clean else point.index_to)
+        return KeptIndex(
+            point.index_file, point.index_to, EVERYWHERE if clean and point.is_shown_whole else point.index_to
+        )
     # Another program's: complete when it stopped in order, else built again.
     return KeptIndex(EVERYWHERE, 0, EVERYWHERE) if clean else KeptIndex(0, 0, 0)
 

@@ -128,7 +128,10 @@ class Watermarks:
         mark.listen(lambda _: self.shown_moved())
 
     def show_all(self) -> None:
-        self._shown = self.readable
+        """Nobody holds readers back (any longer)."""
+        if self._shown is not self.readable:
+            self._shown = self.readable
+            self.shown_moved()
 
     @contextlib.contextmanager
     def showing_all(self) -> Iterator[None]:

@@ -12,7 +12,7 @@ from pyromq.testing.sim_replica_node import SEGMENT, Planted
 class BelieveSent(PrimaryStream):
     def sent(self, span: Span, followers: Followers, now_ms: int) -> Followers:
         followers = super().sent(span, followers, now_ms)
-        return followers.heard(self.name, span.position + span.length, 0, now_ms) if span.length else followers
+        return followers.heard(self.name, span.position + span.length, now_ms) if span.length else followers
 
 
 class BelieveStrangers(PrimaryStream):

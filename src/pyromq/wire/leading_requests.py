@@ -35,7 +35,7 @@ class PromoteBroker(Request):
     CODE = RequestCode.PROMOTE_BROKER
 
     #: The number of the new epoch: larger than every number that any broker of this name knows.
-    epoch: int = int32("epoch")
+    epoch: int = int64("epoch")
     #: ASYNC_MASTER or SYNC_MASTER; None: as the master before.
     role: str | None = text("role", default=None)
     #: For the log, and for people.
@@ -44,11 +44,14 @@ class PromoteBroker(Request):
     position: int = int64("position", default=0)
     #: It is the master that asks: everything it knows beside the log is to be copied first.
     handed_over: bool = boolean("handedOver", default=False)
+    #: By the slave's own clock, as it told it with its epochs: what is not on its disk by then must never be. Whoever
+    #: asked has gone on without it. 0: whenever it comes about.
+    deadline_ms: int = int64("deadlineMillis", default=0)
 
 
 @dataclass(slots=True, kw_only=True)
 class Promoted(Response):
-    epoch: int = int32("epoch")
+    epoch: int = int64("epoch")
     #: From here on it leads: everything below is in its log.
     position: int = int64("position")
     role: str = text("role")
@@ -65,7 +68,7 @@ class StepDown(Request):
 
     #: The address of the slave, as clients are told it.
     to: str = text("to")
-    #: How long to wait for the slave to have everything. Sends are refused meanwhile.
+    #: How long to wait for the slave to have everything, a minute at most. Sends are refused meanwhile.
     timeout_ms: int = int32("timeoutMillis", default=10_000)
     #: What the other one becomes, ASYNC_MASTER or SYNC_MASTER; None: what this one is.
     role: str | None = text("role", default=None)
@@ -75,7 +78,7 @@ class StepDown(Request):
 @dataclass(slots=True, kw_only=True)
 class SteppedDown(Response):
     #: The number under which the other one leads.
-    epoch: int = int32("epoch")
+    epoch: int = int64("epoch")
     position: int = int64("position")
     #: What this broker is from now on.
     broker_id: int = int64("brokerId")

@@ -175,6 +175,8 @@ class UpdateConsumerOffset(Request):
     topic: str = text("topic")
     queue_id: int = int32("queueId")
     offset: int = int64("commitOffset")
+    #: Between our brokers: less than is known changes nothing. RocketMQ's do not know the field.
+    only_forward: bool = boolean("onlyForward", default=False)
 
 
 @dataclass(slots=True, kw_only=True)

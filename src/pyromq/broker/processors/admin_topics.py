@@ -118,7 +118,10 @@ class TopicAdmin:
     def _make(self, topics: list[TopicConfig], peer: Peer) -> None:
         for topic in topics:
             if self._topics.get(topic.name) != topic:
-                log.info("%s set the topic %s: %s", peer.address, topic.name, topic)
+                log.info(
+                    "%s set the topic %s: %d queues to read, %d to write, permission %d", peer.address, topic.name,
+                    topic.read_queues, topic.write_queues, topic.permission,
+                )  # fmt: skip
             self._topics.make(topic)
 
     async def delete(self, request: ask.DeleteTopic, peer: Peer) -> Response:

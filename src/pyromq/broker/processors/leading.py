@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from dataclasses import replace
 from typing import Any
 
-from pyromq.broker.fencing import PROMOTE_SECONDS, Fencing
+from pyromq.broker.fencing import PROMOTE_SECONDS, Fencing, deadline
 from pyromq.broker.leadership import Member
-from pyromq.broker.leading import Leading, epochs_of
+from pyromq.broker.leading import MAX_JUMP, Leading, epochs_of
 from pyromq.broker.metadata_copy import MetadataCopy, TakenProgress, forget_own_progress
 from pyromq.broker.others import Answered, Others
 from pyromq.broker.promise import BrokerPromise
@@ -53,6 +54,8 @@ NEARLY_BYTES = 4 << 20
 ASK_AGAIN_SECONDS = 0.02
 #: For what a slave copies from its master beside the log, before it leads.
 METADATA_SECONDS = 3.0
+#: Nobody has to wait longer for a slave, whatever was asked: nothing is taken meanwhile.
+LONGEST_STEP_SECONDS = 60.0
 #: After a promotion without an answer: how long it is asked what came of it.
 DOUBT_SECONDS = 5.0
 
@@ -78,6 +81,7 @@ class LeadingProcessor:
         address: str,
         waiting_sends: Callable[[], int],
         fail_sends: Callable[[PyroMQError], None],
+        delays_confirmed: Callable[[], Awaitable[None]],
     ) -> None:
         self._leading = leading
         self._others = others
@@ -94,7 +98,10 @@ class LeadingProcessor:
         self._address = address
         self._waiting_sends = waiting_sends
         self._fail_sends = fail_sends
+        self._delays_confirmed = delays_confirmed
         self._lock = asyncio.Lock()
+        #: Why nothing is accepted here because of another broker; None: it is.
+        self._closed: str | None = None
         self._under_way: set[asyncio.Task[Response]] = set()
 
     def handlers(self) -> Mapping[type[Request], Handler]:
@@ -108,12 +115,15 @@ class LeadingProcessor:
         }
 
     def epochs(self, request: GetBrokerEpochs, peer: Peer) -> Response:
-        """Who asks as a slave of ours is remembered: after a crash it may have what we have lost."""
+        """Who asks as a broker of our name is looked at: a slave may have what we lose in a crash, a master lead."""
         config = self._leading.config
-        if request.name == config.name and request.address and request.broker_id and not config.is_slave:
-            known = next((one for one in self._leading.known.members if one.address == request.address), None)
-            self._leading.heard_of([Member(request.address, request.broker_id, known.ha_address if known else "")])
-        return Response(body=self._copies.described(self._address).encode())
+        if request.name == config.name and request.address and not config.is_slave:
+            self._others.came(peer.address.rpartition(":")[0], request.address)
+        told = replace(self._copies.described(self._address), clock_ms=self._clock_ms())
+        return Response(body=told.encode())
+
+    def _clock_ms(self) -> int:
+        return int(self._clock.monotonic() * 1000)
 
     def restart(self, request: RestartBroker, peer: Peer) -> Response:
         log.warning("%s asks this broker to restart in place: %s", peer.address, request.reason)
@@ -137,6 +147,10 @@ class LeadingProcessor:
             raise ConfigError(f"role = {role!r} does not lead: it is {' or '.join(MASTER_ROLES)}", "role")
         if request.epoch <= leading.number:
             raise EpochTooOld(f"epoch {request.epoch} has been: {leading.number} is known here; ask with a larger one")
+        if request.epoch > leading.number + MAX_JUMP:
+            raise ConfigError(
+                f"epoch = {request.epoch} is none: {leading.number} is known here; ask with one more", "epoch"
+            )
         log.warning("%s asks this broker to lead, with epoch %d: %s", peer.address, request.epoch, request.reason)
         if request.handed_over:
             with contextlib.suppress(TimeoutError):
@@ -149,10 +163,30 @@ class LeadingProcessor:
                     "lead without what was promised"
                 )
             self._store.catch_up()
-            self._metadata.name_new_topics(self._topics_begun_since)
-            leading.promote(request.epoch, role)
-        self._change(Change(why=f"it leads from now on, with epoch {request.epoch}"))
+            self._decide(request, role)
         return self._promoted()
+
+    def _decide(self, request: PromoteBroker, role: str) -> None:
+        """It leads with the next start, or does not: nothing comes in between. Raises NotNow, OSError."""
+        leading, before = self._leading, self._leading.known
+        self._check_in_time(request)
+        if not self._change(Change(why=f"it leads from now on, with epoch {request.epoch}")):
+            raise NotNow("this broker is about to start again for another reason: try again in a moment")
+        self._metadata.name_new_topics(self._topics_begun_since)
+        leading.promote(request.epoch, role)
+        try:
+            self._check_in_time(request)
+        except NotNow:
+            leading.take_back(before)
+            raise
+
+    def _check_in_time(self, request: PromoteBroker) -> None:
+        """Raises NotNow."""
+        if request.deadline_ms and self._clock_ms() > request.deadline_ms:
+            raise NotNow(
+                f"this broker was to lead {self._clock_ms() - request.deadline_ms} ms ago at the latest: whoever asked "
+                "goes on leading by now"
+            )
 
     @contextlib.asynccontextmanager
     async def _standing_still(self) -> AsyncIterator[None]:
@@ -184,12 +218,25 @@ class LeadingProcessor:
         """For as long as the broker runs. A master looks for others who lead."""
         try:
             if not self._leading.config.is_slave:
-                await self._fencing.watch(self._stand_down, self._promise.looked)
+                await self._fencing.watch(self._stand_down, self._promise.looked, self._close)
+            elif self._leading.waits:
+                why = await self._fencing.wait_to_lead()
+                self._change(Change(why=why))
             await asyncio.Event().wait()
         finally:
             for task in self._under_way:
                 task.cancel()
             await asyncio.gather(*self._under_way, return_exceptions=True)
+
+    def _close(self, why: str | None) -> None:
+        """What another broker of our name asks for. A hand-over that is under way knows better."""
+        if why != self._closed and not self._lock.locked():
+            self._closed = why
+            if why is None:
+                self._promise.open_again()
+            else:
+                log.error("%s", why)
+                self._promise.close(why)
 
     async def _whole(self, work: Coroutine[Any, Any, Response]) -> Response:
         """One after the other, and to the end: whoever asked may have gone, and half of it must not be left."""
@@ -232,7 +279,7 @@ class LeadingProcessor:
         config = self._leading.config
         if config.is_slave:
             raise NotNow("this broker is a slave: its master can step down")
-        until = self._clock.monotonic() + request.timeout_ms / 1000
+        until = self._clock.monotonic() + min(max(request.timeout_ms / 1000, 0), LONGEST_STEP_SECONDS)
         try:
             told = await self._hand_over(request.to, request.role or config.role, until)
         except CallFailed as problem:
@@ -247,7 +294,9 @@ class LeadingProcessor:
             self._store.close_run()
             told = await self._until_it_has(to, 0, until)
             await self._until_answered(until)
-            await self._have_promoted(to, role)
+            await self._delays_confirmed()  # the slave asks how far they are
+            told = await self._until_it_has(to, 0, until)  # once more: its clock must be of now
+            await self._have_promoted(to, role, told)
         except BaseException:
             self._promise.open_again()
             raise
@@ -290,21 +339,25 @@ class LeadingProcessor:
         while self._waiting_sends() and self._clock.monotonic() < until:  # noqa: ASYNC110  many wait, in two ways
             await asyncio.sleep(ASK_AGAIN_SECONDS)
 
-    async def _have_promoted(self, to: str, role: str) -> None:
+    async def _have_promoted(self, to: str, role: str, told: BrokerEpochs) -> None:
         """Raises NotNow when it does not lead, as far as can be found out."""
         number, end = self._leading.number + 1, self._store.marks.appended.value
-        request = PromoteBroker(epoch=number, role=role, reason="the master hands over", position=end, handed_over=True)
+        request = PromoteBroker(
+            epoch=number, role=role, reason="the master hands over", position=end, handed_over=True,
+            deadline_ms=deadline(told),
+        )  # fmt: skip
+        in_doubt_until = self._clock.monotonic() + PROMOTE_SECONDS  # it may become the master until then
         try:
             answer = await self._client.call(to, request, PROMOTE_SECONDS)
         except CallFailed as problem:
-            if not await self._leads_after_all(to, number):
+            if not await self._leads_after_all(to, number, in_doubt_until):
                 raise NotNow(f"{to} was asked to lead, and nobody knows what came of it: {problem}") from None
             return
         if answer.code != ResponseCode.SUCCESS:
             raise NotNow(f"{to} does not lead, and this broker goes on: {answer.reason}")
 
-    async def _leads_after_all(self, to: str, number: int) -> bool:
-        until = self._clock.monotonic() + DOUBT_SECONDS
+    async def _leads_after_all(self, to: str, number: int, in_doubt_until: float) -> bool:
+        until = max(self._clock.monotonic(), in_doubt_until) + DOUBT_SECONDS
         while self._clock.monotonic() < until:
             with contextlib.suppress(PyroMQError):
                 told = await self._others.ask(to)

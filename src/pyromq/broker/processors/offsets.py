@@ -52,7 +52,8 @@ class OffsetProcessor:
             raise BadRequest(f"the topic {topic.name} has no queue {request.queue_id}: no progress is kept for it")
         if self._resets.is_pending(request.group, request.topic, request.queue_id):
             return Response(reason="Offset has been previously reset: the next pull is told where to go on")
-        self._progress.commit(request.group, request.topic, request.queue_id, request.offset)
+        move = self._progress.advance if request.only_forward else self._progress.commit
+        move(request.group, request.topic, request.queue_id, request.offset)
         return Response()
 
     def _has_queue(self, topic: TopicConfig, queue_id: int) -> bool:

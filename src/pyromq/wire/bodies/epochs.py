@@ -64,6 +64,8 @@ class BrokerEpochs:
     address: str = field(default="", metadata=in_json("address", text))
     #: Ours: where slaves copy the log.
     ha_address: str = field(default="", metadata=in_json("haAddress", text))
+    #: Ours: what its clock says, which counts from some moment of its own. 0: it does not say.
+    clock_ms: int = field(default=0, metadata=in_json("clockMillis", OFFSET))
     unknown: Mapping[str, Json] = field(default_factory=dict)
 
     @property
@@ -85,6 +87,7 @@ class BrokerEpochs:
                 "role": self.role,
                 "address": self.address,
                 "haAddress": self.ha_address,
+                "clockMillis": self.clock_ms,
             }
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -107,7 +108,9 @@ def test_a_client_of_spark_connect_tells_the_same(mq: BrokerProcess, tmp_path: P
         for number in range(MESSAGES):
             producer.send("far-away", b"%d" % number)
     command = [sys.executable, "-c", CONNECTED, mq.name_servers, str(tmp_path)]
-    done = subprocess.run(command, timeout=300, capture_output=True, text=True)  # a session of the other kind is here
+    # A process of its own, as a session of the other kind is here; this variable gives its server a port that is free.
+    environment = os.environ | {"SPARK_TESTING": "1"}
+    done = subprocess.run(command, timeout=300, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
     with Admin(mq.name_servers) as admin:
         found = admin.consumers.lag("connected", "far-away")

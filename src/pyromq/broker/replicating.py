@@ -195,7 +195,7 @@ class Replicating:
         if self._follows_settings:
             return self._config.replication.primary
         master = self._leading.master
-        if master is None or not master.ha_address:
+        if master is None or not master.ha_address or master.ha_address.endswith(":0"):  # it had no port of its own yet
             return None
         self._told_at = master.ha_address, master.address
         return master.ha_address

@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 import pytest
 
+from broker.leading_scene import until
 from pyromq import Admin, ConsumeFrom, Message, Producer, PullConsumer, ReceivedMessage
 from pyromq.broker import delays as delays_module
 from pyromq.broker import registration
@@ -94,12 +95,6 @@ class Pair:
 
     async def level(self) -> None:
         await until(lambda: self.slave.store.log.end == self.master.store.log.end > 0)
-
-
-async def until(holds: Callable[[], object]) -> None:
-    async with asyncio.timeout(SECONDS):
-        while not holds():  # noqa: ASYNC110  two brokers tell each other, not us
-            await asyncio.sleep(0.01)
 
 
 @asynccontextmanager

@@ -85,6 +85,17 @@ async def leading(
         yield one
 
 
+@asynccontextmanager
+async def two_stores(root: Path) -> AsyncIterator[tuple[MessageStore, MessageStore, Leading]]:
+    """One that leads, and one that may follow it."""
+    async with (
+        MessageStore(config(root / "a")).running() as one,
+        MessageStore(config(root / "b")).running() as other,
+        leading(one) as pair,
+    ):
+        yield one, other, pair
+
+
 class Following:
     def __init__(self, store: MessageStore, **options: Any) -> None:
         self.states = Changes(ReplicaState(None, False, 0, None))

@@ -14,16 +14,12 @@ from pyromq.replication.store_log import StoreLog
 from pyromq.replication.stream import StreamTimes
 from pyromq.store.aside import put_log_aside
 from pyromq.store.message_store import MessageStore
-from replication.pairs import SEGMENT, config, following, leading, log_of, send
+from replication.pairs import SEGMENT, config, following, leading, log_of, send, two_stores
 
 
 def test_the_copy_is_the_log_byte_for_byte_and_has_queues_of_its_own(tmp_path: Path) -> None:
     async def story() -> None:
-        async with (
-            MessageStore(config(tmp_path / "a")).running() as one,
-            MessageStore(config(tmp_path / "b")).running() as other,
-            leading(one) as pair,
-        ):
+        async with two_stores(tmp_path) as (one, other, pair):
             send(one, 500)
             async with following(other, pair.address):
                 send(one, 500, 500)
@@ -180,11 +176,7 @@ def test_a_copy_that_was_left_behind_says_so_is_put_aside_and_begins_anew(tmp_pa
 
 def test_a_longer_copy_is_told_so(tmp_path: Path) -> None:
     async def story() -> None:
-        async with (
-            MessageStore(config(tmp_path / "a")).running() as one,
-            MessageStore(config(tmp_path / "b")).running() as other,
-            leading(one) as pair,
-        ):
+        async with two_stores(tmp_path) as (one, other, pair):
             send(one, 10)
             send(other, 20)
             async with following(other, pair.address) as copy:
@@ -199,11 +191,7 @@ def test_a_longer_copy_is_told_so(tmp_path: Path) -> None:
 
 def test_damage_stops_the_copy_names_the_place_and_is_not_tried_in_a_hurry(tmp_path: Path) -> None:
     async def story() -> None:
-        async with (
-            MessageStore(config(tmp_path / "a")).running() as one,
-            MessageStore(config(tmp_path / "b")).running() as other,
-            leading(one) as pair,
-        ):
+        async with two_stores(tmp_path) as (one, other, pair):
             send(one, 100)
             size = one.log.end // 100
             one.log.files.segments[0].buffer[50 * size + 100] ^= 1
@@ -221,11 +209,7 @@ def test_damage_stops_the_copy_names_the_place_and_is_not_tried_in_a_hurry(tmp_p
 
 def test_a_full_disk_is_waited_for(tmp_path: Path) -> None:
     async def story() -> None:
-        async with (
-            MessageStore(config(tmp_path / "a")).running() as one,
-            MessageStore(config(tmp_path / "b")).running() as other,
-            leading(one) as pair,
-        ):
+        async with two_stores(tmp_path) as (one, other, pair):
             send(one, 100)
             other.cleaner.refusal = "the disk is full"
             async with following(other, pair.address) as copy:
@@ -270,11 +254,7 @@ def test_cold_bytes_are_fetched_by_another_thread(tmp_path: Path) -> None:
 
 def test_another_primary_is_followed_at_once(tmp_path: Path) -> None:
     async def story() -> None:
-        async with (
-            MessageStore(config(tmp_path / "a")).running() as one,
-            MessageStore(config(tmp_path / "b")).running() as other,
-            leading(one) as pair,
-        ):
+        async with two_stores(tmp_path) as (one, other, pair):
             send(one, 10)
             async with following(other, None) as copy:
                 copy.replica.follow("127.0.0.1:1")

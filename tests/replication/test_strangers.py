@@ -12,7 +12,7 @@ from pyromq.replication import primary as primary_module
 from pyromq.replication.frames import encode_observer, encode_report
 from pyromq.replication.stream import StreamTimes
 from pyromq.store.message_store import MessageStore
-from replication.pairs import config, following, leading, send
+from replication.pairs import config, following, leading, send, two_stores
 
 
 async def is_closed(reader: asyncio.StreamReader) -> bool:
@@ -70,11 +70,7 @@ def test_silent_connections_make_room_for_each_other_and_for_replicas(
     monkeypatch.setattr(primary_module, "MAX_SILENT", 3)
 
     async def story() -> None:
-        async with (
-            MessageStore(config(tmp_path / "a")).running() as one,
-            MessageStore(config(tmp_path / "b")).running() as other,
-            leading(one) as pair,
-        ):
+        async with two_stores(tmp_path) as (one, other, pair):
             send(one, 10)
             silent = [await asyncio.open_connection("127.0.0.1", pair.primary.port) for _ in range(5)]
             assert await is_closed(silent[0][0])

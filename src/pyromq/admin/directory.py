@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from pyromq.errors import CallFailed, ConfigError, NotFound, NotNow, TlsFailed, TopicNotFound, Unreachable
-from pyromq.net.address import parse_address
+from pyromq.net.address import is_address
 from pyromq.wire.admin_requests import GetBrokerConfig
 from pyromq.wire.bodies.routes import ClusterInfo, TopicRoute
 from pyromq.wire.codes import ResponseCode
@@ -180,7 +180,7 @@ class Directory:
         try:
             return await self.brokers()
         except Unreachable:
-            if not _is_address(name_or_address):
+            if not is_address(name_or_address):
                 raise
             return [await self._by_its_own_account(name_or_address)]
 
@@ -231,14 +231,6 @@ def no_master(*names: str) -> str:
     """What people are told of names that have no master now."""
     has = "has" if len(names) == 1 else "have"
     return f"{', '.join(names)} {has} no master now (`pyromq broker promote {names[0]}` lets a slave lead)"
-
-
-def _is_address(text: str) -> bool:
-    try:
-        parse_address(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _nobody(every: Iterable[BrokerAddress], cluster: str | None, broker: str | None) -> str:

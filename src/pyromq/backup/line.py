@@ -15,12 +15,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import socket
 from collections.abc import AsyncIterator
 
 from pyromq.errors import BackupError
-from pyromq.net.address import parse_address
+from pyromq.net.dialling import dial, why_not
 from pyromq.replication.frames import PushReader, encode_grant, encode_observer, encode_report
 
 #: Of a broker that asks no more than RocketMQ does, no send waits for slaves longer than this.
@@ -140,30 +139,10 @@ async def log_line(address: str, start: int, *, ours: bool, window: int = WINDOW
             await asyncio.gather(signs, return_exceptions=True)
 
 
-def _why(error: Exception) -> str:
-    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
-        return os.strerror(error.errno).lower()
-    return str(error) or "no answer in time"
-
-
 async def _connect(address: str) -> socket.socket:
-    loop = asyncio.get_running_loop()
-    connection: socket.socket | None = None
     try:
-        host, port = parse_address(address)
-        async with asyncio.timeout(CONNECT_SECONDS):
-            family, kind, protocol, _, where = (await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))[0]
-            connection = socket.socket(family, kind, protocol)
-            connection.setblocking(False)
-            await loop.sock_connect(connection, where)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    except BaseException as error:
-        if connection is not None:
-            connection.close()
-        if isinstance(error, OSError | ValueError | TimeoutError):
-            why = _why(error)
-            raise BrokerGone(
-                f"there is no replication port at {address} ({why}): give the right one with --ha-address"
-            ) from None
-        raise
-    return connection
+        return await dial(address, CONNECT_SECONDS)
+    except (OSError, ValueError, TimeoutError) as error:
+        raise BrokerGone(
+            f"there is no replication port at {address} ({why_not(error)}): give the right one with --ha-address"
+        ) from None

@@ -33,7 +33,7 @@ from pyromq.broker.tables import Tables
 from pyromq.clock import Clock, SystemClock
 from pyromq.config import BrokerConfig
 from pyromq.errors import NotNow, StoreFenced
-from pyromq.net.address import pack_address, shown_address
+from pyromq.net.address import VIP_PORTS_BELOW, pack_address, shown_address
 from pyromq.net.client import Client
 from pyromq.net.peer import Peer
 from pyromq.net.server import Server
@@ -51,8 +51,6 @@ log = logging.getLogger("pyromq.broker")
 EXPIRY_SECONDS = 10.0
 #: A position that no log reaches: waiting for it ends only when the store fails.
 NEVER = 1 << 62
-#: Where clients look for the VIP channel, below the port that they are told.
-VIP_PORTS_BELOW = 2
 #: Sends look at nothing that is stored, and the end of a transaction at one message only: thousands in a row must not
 #: fill queues message by message.
 LOOK_BY_THEMSELVES = frozenset((

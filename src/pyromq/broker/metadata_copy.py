@@ -25,7 +25,7 @@ from pyromq.config import BrokerConfig
 from pyromq.errors import CallFailed, CallTimeout, PyroMQError, Unreachable
 from pyromq.model.json_form import OFFSET, JsonObject, an_object
 from pyromq.model.topic import TopicConfig
-from pyromq.net.address import parse_address, shown_address
+from pyromq.net.address import VIP_PORTS_BELOW, parse_address, shown_address
 from pyromq.net.client import Client
 from pyromq.replication.progress_merge import Place, merge
 from pyromq.store.config_files import ConsumerOffsets, JsonFile
@@ -39,8 +39,6 @@ from pyromq.wire.requests import QueryConsumerOffset, Request, UpdateConsumerOff
 
 log = logging.getLogger("pyromq.broker")
 
-#: RocketMQ's brokers answer each other two ports below the one that clients are told.
-VIP_PORTS_BELOW = 2
 CALL_SECONDS = 5.0
 TAKEN_FILE = "progressTaken.json"
 TOPICS_KNOWN_TO = "topicsKnownTo"

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 from pyromq.broker.leadership import Member
 from pyromq.broker.leading import MAX_JUMP, Leading, epochs_of, free_id
+from pyromq.broker.together import within
 from pyromq.errors import CallFailed, PyroMQError
-from pyromq.net.address import parse_address
+from pyromq.net.address import is_address
 from pyromq.net.client import Client
 from pyromq.replication.joining import are_of_one_family
 from pyromq.wire.bodies.epochs import BrokerEpochs
@@ -75,7 +76,7 @@ class Others:
     def came(self, host: str, address: str) -> None:
         """A broker of our name asks us from this machine, and says that this is its address. Nothing is written yet."""
         is_known = any(one.address == address for one in self._leading.known.members)
-        if is_known or address == self._own_address() or not _is_address(address):
+        if is_known or address == self._own_address() or not is_address(address):
             return
         said = Candidate(host, address)
         of_host = [one for one in self._candidates if one.host == host]
@@ -178,14 +179,6 @@ class Others:
         return free_id(taken | {one.broker_id for one in self._leading.known.members if one.address not in besides})
 
 
-def _is_address(said: str) -> bool:
-    try:
-        parse_address(said)
-    except ValueError:
-        return False
-    return True
-
-
 def _knows_no_epochs(answer: Command) -> bool:
     """RocketMQ before 5.0, or without a controller. Anything else may be another answer the next time."""
     if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
@@ -195,15 +188,7 @@ def _knows_no_epochs(answer: Command) -> bool:
 
 async def _all(timeout_s: float, work: Iterable[Coroutine[Any, Any, object]]) -> list[object]:
     """What came of several questions; those that went wrong, or take too long, are no answers."""
-    tasks = [asyncio.ensure_future(one) for one in work]
-    if not tasks:
-        return []
-    try:
-        await asyncio.wait(tasks, timeout=timeout_s)
-    finally:
-        for task in tasks:
-            task.cancel()
-    results = await asyncio.gather(*tasks, return_exceptions=True)
+    results = await within(timeout_s, work)
     for one in results:
         if isinstance(one, Exception) and not isinstance(one, PyroMQError):  # an address that is none, say
             log.error("another broker of this name cannot be asked: %s", one)

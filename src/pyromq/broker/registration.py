@@ -15,10 +15,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
+from pyromq.broker.together import within
 from pyromq.clock import Clock
 from pyromq.config import BrokerConfig
 from pyromq.errors import CallFailed, ConfigError, PyroMQError
@@ -106,7 +106,7 @@ class Registrar:
         self._tasks = [loop.create_task(link.run(), name=f"register with {link.address}") for link in self._links]
         for task in self._tasks:
             task.add_done_callback(_never_ends)
-        await _within(START_SECONDS, [link.tried.wait() for link in self._links])
+        await within(START_SECONDS, [link.tried.wait() for link in self._links])
 
     def topics_changed(self) -> None:
         """Tell all name servers, soon."""
@@ -120,10 +120,10 @@ class Registrar:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
         if says_goodbye:
-            await _within(STOP_SECONDS, [link.unregister() for link in self._links])
+            await within(STOP_SECONDS, [link.unregister() for link in self._links])
 
     async def _refuse_twins(self) -> None:
-        for result in await _within(START_SECONDS, [link.refuse_twin() for link in self._links]):
+        for result in await within(START_SECONDS, [link.refuse_twin() for link in self._links]):
             if isinstance(result, ConfigError):
                 raise result
 
@@ -319,16 +319,3 @@ async def _comes(event: asyncio.Event, timeout_s: float) -> bool:
         async with asyncio.timeout(timeout_s):
             await event.wait()
     return event.is_set()
-
-
-async def _within(timeout_s: float, work: Iterable[Coroutine[Any, Any, object]]) -> list[object]:
-    """What came of several things done at once; what is not done in time is given up."""
-    tasks = [asyncio.ensure_future(one) for one in work]
-    if not tasks:
-        return []
-    try:
-        await asyncio.wait(tasks, timeout=timeout_s)
-    finally:
-        for task in tasks:
-            task.cancel()  # nothing happens to one that is done
-    return list(await asyncio.gather(*tasks, return_exceptions=True))

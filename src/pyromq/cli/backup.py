@@ -21,7 +21,7 @@ from pyromq.cli.running import INTERRUPTED, Interrupted, run_interruptible
 from pyromq.cli.spark_reaching import moment_of
 from pyromq.cli.times import HELP as TIME
 from pyromq.errors import ConfigError
-from pyromq.net.address import parse_address, shown_address
+from pyromq.net.address import is_address, parse_address, shown_address
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -80,15 +80,6 @@ def _stoppable(what_then: str) -> Iterator[None]:
     except (KeyboardInterrupt, Interrupted):
         output.note(escaped(f"stopped before it was done: {what_then}"))
         raise typer.Exit(INTERRUPTED) from None
-
-
-def _show(report: Any, as_json: bool) -> None:
-    if as_json:
-        output.print_json(report)
-        return
-    console = output.stdout()
-    for sentence in report.sentences():
-        console.print(escaped(sentence), soft_wrap=not console.is_terminal)
 
 
 # --- making ----------------------------------------------------------------------------------------------------------
@@ -159,7 +150,7 @@ def make(
             target_at(target), broker, ha_address, name_servers, every if follow else None,
             name=name, new_series=new_series, chunk_bytes=chunk_mib * MIB,
         )  # fmt: skip
-    _show(report, as_json)
+    output.show_report(report, as_json)
 
 
 def _of_directory(store: Path, target: Target, name: str, commit_log: Path | None, new_series: bool) -> BackupReport:
@@ -186,7 +177,7 @@ def _of_broker(
 
         async with Admin(require(name_servers), **connection()) as admin:
             address = broker or _one_below(ha_address or "")
-            if not _is_address(address):
+            if not is_address(address):
                 address = (await admin.directory.broker(address)).address
             running = RunningBroker(admin.session.ask, address, ha_address)
             made.append(LiveBackup(running, target, progress=progress, tell=_tell, **options))
@@ -208,13 +199,6 @@ def _of_broker(
 
 def _tell(sentence: str) -> None:
     output.note(escaped(sentence))
-
-
-def _is_address(text: str) -> bool:
-    with contextlib.suppress(ValueError):
-        parse_address(text)
-        return True
-    return False
 
 
 def _one_below(ha_address: str) -> str:
@@ -277,7 +261,7 @@ def verify(target: Place, manifest: Manifest = None, as_json: AsJson = False) ->
     if as_json:
         output.print_json({"ok": report.ok, **output.plain(report)})
     else:
-        _show(report, as_json=False)
+        output.show_report(report, as_json=False)
     if not report.ok:
         output.note(
             "What is damaged cannot be restored: copy those files from another copy of the backup, restore an older "
@@ -306,7 +290,7 @@ def prune(
     place, until = target_at(target), moment_of(before, "--before")
     assert until is not None
     output.agree(f"remove what was stored before {until:%Y-%m-%d %H:%M:%S} from the backup in {place.shown()}", yes=yes)
-    _show(job(place, before_ms=int(until.timestamp() * 1000)), as_json)
+    output.show_report(job(place, before_ms=int(until.timestamp() * 1000)), as_json)
 
 
 # --- restoring -------------------------------------------------------------------------------------------------------
@@ -341,7 +325,7 @@ def restore(
         report = job(
             target_at(target), directory, number=manifest, until=Until(_ms(end), until_position), progress=progress
         )
-    _show(report, as_json)
+    output.show_report(report, as_json)
 
 
 def _ms(time: datetime | None) -> int | None:

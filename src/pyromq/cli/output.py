@@ -279,3 +279,13 @@ def progress_bar(what: str, *, gone_when_done: bool = False) -> Iterator[Callabl
         yield lambda done, total: bar.update(
             task, completed=done, total=total, visible=done < total or not gone_when_done
         )
+
+
+def show_report(report: Any, as_json: bool) -> None:
+    """As sentences; for scripts, everything that it has."""
+    if as_json:
+        print_json(report)
+        return
+    console = stdout()
+    for sentence in report.sentences():
+        console.print(escaped(sentence), soft_wrap=not console.is_terminal)

@@ -10,10 +10,10 @@ import typer
 from pyromq.cli import output, spark_stores
 from pyromq.cli.completing import topics as complete_topics
 from pyromq.cli.connecting import AsJson, NameServers, Yes, group_of_commands
-from pyromq.cli.output import escaped
+from pyromq.cli.output import escaped, show_report
 from pyromq.cli.reaching import DEFAULT_NAME_SERVER
 from pyromq.cli.spark_reaching import cluster_of, moment_of, options_of
-from pyromq.cli.spark_running import LOCAL, Conf, Log, Master, require_spark, run, show
+from pyromq.cli.spark_running import LOCAL, Conf, Log, Master, require_spark, run
 from pyromq.cli.times import HELP as TIME
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def archive(
         "archive", lambda spark, progress: job(spark, plan, progress, stop=stop),
         master=master, conf=conf, log=log, stop=stop if follow else None,
     )  # fmt: skip
-    show(report, as_json)
+    show_report(report, as_json)
 
 
 @app.command()
@@ -196,7 +196,7 @@ def replay(
     if to is None and not prefix:
         output.agree(f"send what {lake} holds into the topics it came from, where consumers get it once more.", yes=yes)
     report = run("replay", lambda spark, progress: job(spark, plan, progress), master=master, conf=conf, log=log)
-    show(report, as_json)
+    show_report(report, as_json)
 
 
 def _iso(text: str | None, option: str) -> str | None:
@@ -258,7 +258,7 @@ def insight(
         page=page,
     )
     report = run("insight", lambda spark, progress: job(spark, plan, progress), master=master, conf=conf, log=log)
-    show(report, as_json)
+    show_report(report, as_json)
     if not as_json:
         _show_places(report)
 

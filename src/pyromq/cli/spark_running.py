@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 import typer
 
 from pyromq.cli import output
-from pyromq.cli.output import escaped
 from pyromq.cli.running import INTERRUPTED
 from pyromq.cli.spark_errors import sentence_of
 from pyromq.errors import ConfigError, PyroMQError
@@ -67,16 +66,6 @@ Log = Annotated[
 
 
 LOCAL = "local[*]"
-
-
-def show(report: Any, as_json: bool) -> None:
-    """As sentences; for scripts, everything that it has."""
-    if as_json:
-        output.print_json(report)
-        return
-    console = output.stdout()
-    for sentence in report.sentences():
-        console.print(escaped(sentence), soft_wrap=not console.is_terminal)
 
 
 def settings_of(conf: Sequence[str] | None) -> dict[str, str]:

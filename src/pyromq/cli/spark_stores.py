@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pyromq.cli.connecting import AsJson
+from pyromq.cli.output import show_report
 from pyromq.cli.spark_reaching import moment_of
-from pyromq.cli.spark_running import LOCAL, Conf, Job, Log, Master, require_spark, run, show
+from pyromq.cli.spark_running import LOCAL, Conf, Job, Log, Master, require_spark, run
 from pyromq.cli.times import HELP as TIME
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def backup(
 
     plan = BackupPlan(store=store, target=target, name=name, commit_log=commit_log, new_series=new_series)
     report = run("backup", lambda spark, progress: job(spark, plan, progress), master=master, conf=conf, log=log)
-    show(report, as_json)
+    show_report(report, as_json)
 
 
 def restore(
@@ -96,7 +97,7 @@ def restore(
         until_position=until_position,
     )
     report = run("restore", lambda spark, progress: job(spark, plan, progress), master=master, conf=conf, log=log)
-    show(report, as_json)
+    show_report(report, as_json)
 
 
 def audit(
@@ -140,7 +141,7 @@ def audit(
     else:
         job = _audit(path, commit_log, index, manifest)
     report: Any = run("audit", job, master=master, conf=conf, log=log)
-    show(report, as_json)
+    show_report(report, as_json)
     if not (report.ok if against is None else report.same):
         raise typer.Exit(1)
 
@@ -217,7 +218,7 @@ def rebuild(
 
     plan = RebuildPlan(store=store, commit_log=commit_log, index=index)
     report = run("rebuild", lambda spark, progress: job(spark, plan, progress), master=master, conf=conf, log=log)
-    show(report, as_json)
+    show_report(report, as_json)
 
 
 COMMANDS = (backup, restore, audit, rebuild)

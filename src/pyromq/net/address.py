@@ -7,6 +7,8 @@ import ipaddress
 from pyromq.model.message import LOCALHOST, PackedHost
 
 MAX_PORT = 0xFFFF
+#: RocketMQ's clients and brokers look for a broker's second port, its VIP channel, so far below the one that they know.
+VIP_PORTS_BELOW = 2
 
 
 def shown_address(host: str, port: int) -> str:
@@ -19,6 +21,14 @@ def parse_address(address: str) -> tuple[str, int]:
     if not host or not (port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) <= MAX_PORT):
         raise ValueError("an address is host:port")
     return host.strip("[]"), int(port)
+
+
+def is_address(text: str) -> bool:
+    try:
+        parse_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def pack_address(host: str, port: int) -> PackedHost:

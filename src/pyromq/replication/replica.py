@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from pyromq.clock import Clock
 from pyromq.errors import BadFrame, PyroMQError
-from pyromq.net.address import parse_address, shown_address
+from pyromq.net.address import shown_address
+from pyromq.net.dialling import dial, why_not
 from pyromq.replication.arrival import StreamDamaged
 from pyromq.replication.joining import Parted
 from pyromq.replication.log import CopyLog
@@ -136,7 +136,7 @@ class Replica:
             problem = await self._follow_once(address)
         except (OSError, TimeoutError, ValueError) as error:
             at_once = self.own_address and not self._heard and isinstance(error, ConnectionResetError | BrokenPipeError)
-            problem = CLOSED_AT_ONCE if at_once else f"there is no connection with {address} ({_why(error)})"
+            problem = CLOSED_AT_ONCE if at_once else f"there is no connection with {address} ({why_not(error)})"
         except PyroMQError as error:
             problem = str(error)
             hopeless = isinstance(error, StreamDamaged | Gap | Ahead | BadFrame | Parted)
@@ -156,7 +156,7 @@ class Replica:
     async def _follow_once(self, address: str) -> str:
         """Why it ended. Raises OSError, PyroMQError."""
         await self._until_safe()
-        with await _connect(address) as connection:
+        with await dial(address, CONNECT_SECONDS) as connection:
             if self._compare is not None:
                 await self._compare(address)
             return await self._copy(connection, address)
@@ -253,27 +253,3 @@ class Replica:
 
     def _now_ms(self) -> int:
         return int(self._clock.monotonic() * 1000)
-
-
-def _why(error: Exception) -> str:
-    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
-        return os.strerror(error.errno).lower()
-    return str(error) or "no answer in time"
-
-
-async def _connect(address: str) -> socket.socket:
-    """Raises OSError, TimeoutError, ValueError."""
-    host, port = parse_address(address)
-    loop = asyncio.get_running_loop()
-    async with asyncio.timeout(CONNECT_SECONDS):
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        family, kind, protocol, _, where = found[0]
-        connection = socket.socket(family, kind, protocol)
-        connection.setblocking(False)
-        try:
-            await loop.sock_connect(connection, where)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except BaseException:
-            connection.close()
-            raise
-    return connection

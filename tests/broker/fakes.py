@@ -88,7 +88,7 @@ class Parts:
         self._arguments = {"store": store, **settings}
         self.config = BrokerConfig(store=store_config(**(store or {})), **settings)
         self.store = MessageStore(self.config.store, disk=self.disk, clock=self.clock, runner=InlineRunner())
-        self.store.open(hold_back=self.config.replication.hides_unconfirmed)
+        self.store.open(hold_back=self.config.copies > 1 and self.config.replication.hides)
         tables = (self.disk, self.store.paths.config, self.clock)
         self.topic_table = TopicTable(*tables)
         self.group_table = GroupTable(*tables)

@@ -249,7 +249,9 @@ def test_sends_without_a_slave_are_stored_and_unknown_and_with_it_they_are_ackno
         async with Producer(pair.name_server, group="producers", attempts=1, timeout_s=20.0) as producer:
             with pytest.raises(SendUnknown):
                 await producer.send(Message(TOPIC, b"alone"))
-        assert pair.master.store.max_offset(TOPIC, 0) == 6
+        await until(
+            lambda: pair.master.store.max_offset(TOPIC, 0) == 6
+        )  # a master that is alone shows it after a while
         await pair.start("slave")
         await until(lambda: pair.master.copies is not None and pair.master.copies.primary is not None
                     and len(pair.master.copies.primary.followers) == 1)  # fmt: skip

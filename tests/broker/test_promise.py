@@ -10,7 +10,7 @@ import pytest
 from broker.fakes import Parts
 from pyromq.clock import ManualClock
 from pyromq.config import FlushConfig, ReplicationConfig
-from pyromq.errors import NotEnoughReplicas, NotNow, SlavesLate, StoreFenced
+from pyromq.errors import ConfigError, NotEnoughReplicas, NotNow, SlavesLate, StoreFenced
 from pyromq.model.message import AppendedAt, Draft
 from pyromq.replication.followers import Followers
 from pyromq.wire.codes import ResponseCode
@@ -263,25 +263,104 @@ def test_one_that_waits_for_nobody_any_more_shows_everything() -> None:
     scene.append()
     scene.starts_again(role="SLAVE", broker_id=1)
     assert visible(scene) == 1
-    scene = Scene(show_unconfirmed=False)
+    scene = Scene(shown="promised")
     scene.append()
     assert visible(scene) == 0
-    scene.starts_again(replication=ReplicationConfig(show_unconfirmed=False, adapts=True))
+    scene.starts_again(replication=ReplicationConfig(shown="promised", adapts=True))
     assert visible(scene) == 1
-    scene.starts_again(replication=ReplicationConfig())
+    scene.starts_again(replication=ReplicationConfig(shown="all"))
     assert visible(scene) == 1
 
 
-def test_consumers_see_what_no_slave_has_where_a_master_may_be_alone() -> None:
+def test_consumers_of_a_sync_master_see_what_its_slave_has() -> None:
     scene = Scene()
+    scene.joins("s")
+    one, other = scene.append(), scene.append()
+    assert visible(scene) == 0
+    scene.reports("s", one.end)
+    assert visible(scene) == 1
+    scene.clock.advance(9.0)
+    scene.promise.look()
+    assert visible(scene) == 1, "the slave is there, and slow"
+    scene.reports("s", other.end)
+    assert visible(scene) == 2
+
+
+def test_a_sync_master_that_is_alone_shows_everything_after_a_while() -> None:
+    """As long as its sends wait for the slave, its readers do; then both go on without."""
+    scene = Scene()
+    scene.joins("s")
+    scene.append()
+    scene.leaves("s")
+    assert visible(scene) == 0
+    scene.clock.advance(0.049)
+    scene.promise.look()
+    assert visible(scene) == 0
+    scene.clock.advance(0.001)
+    scene.promise.look()
+    assert not scene.promise.is_within_reach
+    assert visible(scene) == 1
+    scene.append()
+    assert visible(scene) == 2
+    scene.joins("s")
+    third = scene.append()
+    assert visible(scene) == 2, "a slave is there again, and what it does not have is not shown; nothing is taken back"
+    scene.reports("s", third.end)
+    assert visible(scene) == 3
+
+
+def test_a_slave_that_says_nothing_holds_readers_back_no_longer_than_it_is_in_sync() -> None:
+    scene = Scene(silence_ms=6_000)
+    scene.joins("s")
+    scene.append()
+    for _ in range(2):
+        scene.clock.advance(5.0)
+        scene.promise.look()
+    scene.clock.advance(0.05)
+    scene.promise.look()
+    assert visible(scene) == 1
+
+
+def test_a_slave_that_has_far_to_go_holds_nobody_back() -> None:
+    scene = Scene(max_gap_bytes=100)
+    scene.clock.advance(1.0)
+    scene.promise.look()
+    scene.append()
+    scene.joins("s")
+    scene.append()
+    assert visible(scene) == 2
+
+
+def test_a_sync_master_that_starts_again_holds_back_what_no_slave_had_for_a_while() -> None:
+    scene = Scene()
+    scene.joins("s")
+    one, _ = scene.append(), scene.append()
+    scene.reports("s", one.end)
+    assert visible(scene) == 1
+    scene.store.flush()
+    scene.store.save_recover_point()
+    scene.is_killed()
+    assert visible(scene) == 1
+    scene.clock.advance(0.05)
+    scene.promise.look()
+    assert visible(scene) == 2
+
+
+def test_how_much_readers_see_may_be_said() -> None:
+    scene = Scene(shown="all")
+    scene.joins("s")
     scene.append()
     assert visible(scene) == 1
-    scene = Scene(show_unconfirmed=False)
+    scene = Scene(shown="promised")
     scene.append()
+    scene.clock.advance(9.0)
+    scene.promise.look()
     assert visible(scene) == 0
-    scene = Scene(adapts=True, show_unconfirmed=False)
+    scene = Scene(adapts=True, shown="promised")
     scene.append()
     assert visible(scene) == 1, "it waits for nobody while nobody is there"
+    with pytest.raises(ConfigError, match="copied, promised, all"):
+        ReplicationConfig(shown="some")
 
 
 def test_a_running_sync_master_wakes_its_consumers_when_the_slave_reports() -> None:

@@ -65,7 +65,7 @@ replication.heartbeat_ms = 300
 replication.silence_ms = {silence_ms}
 replication.metadata_interval_ms = 300
 replication.least_in_sync = {least_in_sync}
-replication.show_unconfirmed = {shows}
+replication.shown = "promised"
 """
 NAME_SERVER = """
 listen_host = "{host}"
@@ -120,7 +120,6 @@ class Node:
             name_server=name_server, sync_flush=str(mode.sync_flush).lower(), refuse_at=mode.refuse_at,
             resume_below=mode.refuse_at - 0.01, replication_port=REPLICATION_PORT,
             copy_ms=int(COPY_SECONDS * 1000), silence_ms=int(SILENCE_SECONDS * 1000), least_in_sync=mode.least_in_sync,
-            shows=str(not mode.is_sync).lower(),
         )  # fmt: skip
         library = slow_disk_library()
         slow = {} if library is None else {"LD_PRELOAD": str(library), "SLOW_DISK": str(self._delays)}

@@ -130,6 +130,42 @@ def test_a_silent_broker_does_not_use_up_the_time_of_the_next() -> None:
     run(story())
 
 
+@pytest.mark.parametrize("brokers", [("a",), ("a", "b")])
+def test_a_message_that_no_other_broker_may_take_waits_for_its_own_and_is_sent_once(brokers: tuple[str, ...]) -> None:
+    """The only broker of the cluster, or the one of its queue, waits for its slave."""
+
+    async def story() -> None:
+        async with cluster(*brokers) as world, producer_of(world, timeout_s=3.0) as producer:
+            caught_up = asyncio.Event()
+            world["a"].wait_for(caught_up)
+            queue = MessageQueue("orders", "a", 0) if len(brokers) > 1 else None
+            sending = asyncio.ensure_future(producer.send(HELLO, queue=queue))
+            while not world["a"].heartbeats:  # noqa: ASYNC110  until somebody wonders whether the broker is there
+                await asyncio.sleep(0.02)
+            caught_up.set()
+            assert (await sending).status is SendStatus.OK
+            assert len(world.sends()) == 1
+
+    run(story())
+
+
+@pytest.mark.parametrize("keys", [None, Credentials("AK", "secret")])
+def test_the_only_broker_that_is_not_there_any_more_is_sent_the_message_on_a_new_connection(
+    keys: Credentials | None,
+) -> None:
+    """A machine that vanished says nothing; the one that comes in its place does not know the connection."""
+
+    async def story() -> None:
+        async with cluster("a") as world, producer_of(world, timeout_s=10.0, credentials=keys) as producer:
+            world["a"].say_nothing(times=1)
+            world["a"].is_deaf = True
+            assert (await producer.send(HELLO)).status is SendStatus.OK
+            assert len(world.sends()) == 2
+            assert len(set(map(id, world["a"].peers))) == 2
+
+    run(story())
+
+
 def test_an_answer_that_was_lost_after_the_message_was_stored_means_unknown() -> None:
     async def story() -> None:
         async with cluster("a") as world, producer_of(world, attempts=1) as producer:

@@ -124,7 +124,8 @@ class Broker:
 
     def _open_store(self, cut_at: int | None) -> contextlib.AbstractAsyncContextManager[MessageStore]:
         """What no slave had yet is not shown by a start: the promise knows when it may be."""
-        return self.store.running(truncate_at=cut_at, hold_back=self._given.replication.hides_unconfirmed)
+        holds_back = self._given.copies > 1 and self._given.replication.hides
+        return self.store.running(truncate_at=cut_at, hold_back=holds_back)
 
     async def _find_role(self, client: Client) -> Role:
         """What was decided since the settings were written, and whether we may lead. Raises CorruptFile, OSError."""

@@ -132,7 +132,7 @@ class Parts:
         # What runs beside the requests.
         self.overload = Overload(lambda: config().overload, store.marks, clock)
         self.promise = BrokerPromise(config(), store.marks, clock)
-        copies.slaves_changed = self.promise.slaves_changed
+        copies.slaves_changed, copies.look = self.promise.slaves_changed, self.promise.look
         self.read_advice = ReadAdvice(
             config, lambda: store.marks.readable.value, lambda: bool(self.promise.in_sync()), machine_memory()
         )

@@ -7,8 +7,9 @@
 Whoever acknowledges waits for this mark and for nothing else. A send that waited too long for slaves is stored here and
 perhaps nowhere else: its answer says so.
 
-Where copies are required, consumers see the log up to this mark as well. What no slave has is lost when one takes over,
-and its place in the queue is given to another message: a consumer that had been there would never see that one.
+Consumers see the log up to this mark as well. What no slave has is lost when one takes over, and its place in the queue
+is given to another message: a consumer that had been there would never see that one. A master that may be alone shows
+everything once it has been so for as long as a send waits: from then on nothing is acknowledged as safe either.
 """
 
 from __future__ import annotations
@@ -32,8 +33,13 @@ class BrokerPromise:
         self._followers = Followers()
         self._rule = SyncRule(replication.max_gap_bytes, replication.silence_ms)
         self.timeout_s = replication.timeout_ms / 1000
-        #: Since when there are too few slaves.
+        #: Since when there are too few slaves; and since when too few are in sync, None while there are enough.
+        self._had_enough = False
         self._missed_from = clock.monotonic()
+        self._alone_from: float | None = self._missed_from
+        #: Readers see more when this broker is alone than when it is not.
+        self._shows_when_alone = replication.hides and not replication.hides_when_alone
+        self._marks = marks
         #: Until then it is known well enough that nobody else leads; None: there is nobody to ask.
         self._look_by: float | None = None
         #: Why nothing is accepted at the moment, however many copies there are; None: it is.
@@ -49,10 +55,10 @@ class BrokerPromise:
                 all_in_sync=replication.all_in_sync,
                 adapts=replication.adapts,
             )
-            self.mark = self._new_mark(marks, hides=replication.hides_unconfirmed)
+            self.mark = self._new_mark(marks, hides=replication.hides)
             if config.store.flush.sync or replication.adapts:  # else no slave has more than is promised here
-                self._own.listen(lambda _: self._moved())
-                self._moved()
+                self._own.listen(lambda _: self._move_to(self.replicated()))
+                self._move_to(self.replicated())
         else:
             marks.show_all()
 
@@ -98,14 +104,34 @@ class BrokerPromise:
 
     def slaves_changed(self, followers: Followers) -> None:
         """One came, went, or reported."""
-        had_enough, self._followers = self._are_enough, followers
-        if had_enough and not self._are_enough:
-            self._missed_from = self._clock.monotonic()
-        if self.terms is not None:
-            self._moved()
+        self._followers = followers
+        self.look()
 
-    def _moved(self) -> None:
-        position = min(self._own.value, self.replicated())
+    def look(self) -> None:
+        """To be called now and then as well: a slave that has been silent for a while is not in sync."""
+        if self.terms is None:
+            return
+        in_sync = self.in_sync()
+        had_enough, self._had_enough = self._had_enough, self._are_enough_with(in_sync, self.terms)
+        if had_enough and not self._had_enough:
+            self._missed_from = self._clock.monotonic()
+        if self._shows_when_alone:
+            self._show(has_copies=1 + len(in_sync) >= self.terms.copies)
+        self._move_to(self._replicated(in_sync, self.terms))
+
+    def _show(self, *, has_copies: bool) -> None:
+        now = self._clock.monotonic()
+        if has_copies:
+            if self._alone_from is not None:
+                self._alone_from = None
+                self._marks.show_only(self.mark)
+        elif self._alone_from is None:
+            self._alone_from = now
+        elif now >= self._alone_from + self.timeout_s:
+            self._marks.show_all()
+
+    def _move_to(self, replicated: int) -> None:
+        position = min(self._own.value, replicated)
         if position > self.mark.value:
             self.mark.advance(position)
 
@@ -114,13 +140,13 @@ class BrokerPromise:
 
     def replicated(self) -> int:
         """Everything below has the copies that an acknowledged message needs."""
-        if self.terms is None:
-            return self._end.value
-        in_sync = self.in_sync()
-        needed = self.terms.needed(1 + len(in_sync))
+        return self._end.value if self.terms is None else self._replicated(self.in_sync(), self.terms)
+
+    def _replicated(self, in_sync: frozenset[str], terms: Promise) -> int:
+        needed = terms.needed(1 + len(in_sync))
         if needed is None:
             return self.mark.value
-        among = in_sync if self.terms.all_in_sync else None
+        among = in_sync if terms.all_in_sync else None
         return self._followers.replicated(needed, self._end.value, among)
 
     @property
@@ -139,10 +165,10 @@ class BrokerPromise:
     @property
     def _are_enough(self) -> bool:
         """Are there as many slaves connected as a message needs?"""
-        if self.terms is None:
-            return True
-        needed = self.terms.needed(1 + len(self.in_sync())) or self.terms.least_in_sync
-        return 1 + self._followers.copies >= needed
+        return self.terms is None or self._are_enough_with(self.in_sync(), self.terms)
+
+    def _are_enough_with(self, in_sync: frozenset[str], terms: Promise) -> bool:
+        return 1 + self._followers.copies >= (terms.needed(1 + len(in_sync)) or terms.least_in_sync)
 
     def check(self) -> None:
         """Raises NotEnoughReplicas when a message would not get its copies: it is refused before it is stored.

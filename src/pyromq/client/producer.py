@@ -235,7 +235,9 @@ class Producer:
             first, ids = sendings[part.start].message, [one.message_id for one in sendings[part]]
             parcel = join(first.topic, entries[part], ids, now_ms)
             choose = self._chooser(first, queue, None)
-            receipts = await self._deliver_batch(parcel, choose, max(deadline - self._clock.monotonic(), 0.0))
+            left_s = max(deadline - self._clock.monotonic(), 0.0)
+            is_bound = queue is not None or first.sharding_key is not None
+            receipts = await self._deliver_batch(parcel, choose, left_s, is_bound=is_bound)
             for sending, receipt in zip(sendings[part], receipts, strict=True):
                 sending.receipt = receipt
             # What was sent before decides the queue of the rest: they stay together.
@@ -342,7 +344,8 @@ class Producer:
         message_id = message_id or self._ids.next(now_ms)
         parcel = self._packing.pack(message, message_id, now_ms, extra, flags)
         choose = self._chooser(message, queue, select)
-        answer, where = await self._deliver(parcel, choose, timeout_s)
+        is_bound = queue is not None or select is not None or message.sharding_key is not None
+        answer, where = await self._deliver(parcel, choose, timeout_s, is_bound=is_bound)
         return _kept(receipt_of(answer, where, message_id))
 
     async def _send_hooked(
@@ -382,11 +385,13 @@ class Producer:
                 sending.duration_s = self._clock.monotonic() - began
                 self._hooks.after_send(sending)
 
-    async def _deliver(self, parcel: Parcel, choose: Choose, timeout_s: float | None) -> tuple[Command, MessageQueue]:
+    async def _deliver(
+        self, parcel: Parcel, choose: Choose, timeout_s: float | None, *, is_bound: bool
+    ) -> tuple[Command, MessageQueue]:
         if not self._session.is_open:
             raise ClientClosed("this producer is not running: use it within `async with`, or start it first")
         limit = self._timeout_s if timeout_s is None else timeout_s
-        return await self._delivery.deliver(parcel, choose, limit, self._attempts)
+        return await self._delivery.deliver(parcel, choose, limit, self._attempts, is_bound=is_bound)
 
     # --- where to ----------------------------------------------------------------------------------------------------
 
@@ -472,10 +477,13 @@ class Producer:
         else:
             choose = partial(self._choose, topic, self._turns.next)
         waited_s = asyncio.get_running_loop().time() - batch.since
-        return await self._deliver_batch(parcel, choose, max(self._timeout_s - waited_s, 0.0))
+        left_s = max(self._timeout_s - waited_s, 0.0)
+        return await self._deliver_batch(parcel, choose, left_s, is_bound=queue is not None)
 
-    async def _deliver_batch(self, parcel: Parcel, choose: Choose, timeout_s: float) -> list[SendReceipt]:
-        answer, where = await self._deliver(parcel, choose, timeout_s)
+    async def _deliver_batch(
+        self, parcel: Parcel, choose: Choose, timeout_s: float, *, is_bound: bool
+    ) -> list[SendReceipt]:
+        answer, where = await self._deliver(parcel, choose, timeout_s, is_bound=is_bound)
         receipts = receipts_of_batch(answer, where, parcel.message_ids)
         _kept(receipts[0])
         return receipts

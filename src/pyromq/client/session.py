@@ -45,6 +45,8 @@ END_SECONDS = 2.0
 #: wait for it for ever. How much may wait is limited where messages are sent.
 _LIMITS = LimitsConfig(max_unsent_bytes_per_connection=1 << 40, max_unsent_bytes=1 << 40)
 
+#: How long a broker has to show that it is there, when somebody wonders.
+PROBE_SECONDS = 1.0
 #: The pauses between looks at a route of which something is wrong.
 WATCH_SECONDS = (0.0, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0)
 
@@ -112,6 +114,7 @@ class Session:
             _LIMITS,
             tls=self._tls,
             sign=self._sign,
+            on_slow=self.doubt,
             connect_timeout_s=self.options.connect_timeout_s,
         )
         self.spawn(self._every(self.options.heartbeat_s, self.heartbeat))
@@ -245,11 +248,12 @@ class Session:
         )
 
     def doubt(self, address: str) -> None:
-        """Somebody waited for an answer in vain: find out beside whether the connection still leads anywhere. One on
-        which nothing comes back is closed, and the next who needs it makes another."""
-        if address not in self._doubted:
+        """Somebody waits for an answer, or has waited in vain: find out beside whether the connection still leads
+        anywhere. One on which nothing comes back is closed, and the next who needs it makes another."""
+        if address not in self._doubted and self.is_open:
             self._doubted.add(address)
-            probe = self.spawn(self._beat(address, self._introduction()))
+            limit_s = min(PROBE_SECONDS, self.options.call_timeout_s)
+            probe = self.spawn(self._beat(address, self._introduction(), limit_s))
             probe.add_done_callback(lambda _: self._doubted.discard(address))
 
     def _listeners(self) -> list[str]:
@@ -261,10 +265,10 @@ class Session:
             if broker_id == MASTER or self.consumers
         ]
 
-    async def _beat(self, address: str, body: bytes) -> None:
+    async def _beat(self, address: str, body: bytes, limit_s: float | None = None) -> None:
         try:
             connection = await self.connect(address)
-            await self.ask(address, Heartbeat(body=body))
+            await self.ask(address, Heartbeat(body=body), limit_s)
         except PyroMQError as error:
             self._heard[address] = None
             if isinstance(error, NoPermission):

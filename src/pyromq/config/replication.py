@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pyromq.config.admits import is_network
 from pyromq.config.checks import KIB, MIB, require, require_address, require_at_least, require_host, require_port
 
+SHOWN = ("copied", "promised", "all")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicationConfig:
@@ -29,10 +31,11 @@ class ReplicationConfig:
     all_in_sync: bool = False
     #: While fewer slaves are in sync than `copies` asks for, wait for those that are, down to `least_in_sync`.
     adapts: bool = False
-    #: Readers see a message before it has its copies, as with RocketMQ. When a slave takes over, a group may then have
-    #: seen what is lost, and pass over what gets its place. Off, or with `least_in_sync` above 1: they see it when it
-    #: is promised, and nothing new while too few slaves are there.
-    show_unconfirmed: bool = True
+    #: What readers of a sync master see. `copied`: what has its copies, and everything once too few slaves have been in
+    #: sync for `timeout_ms`. `promised`: nothing else than what has its copies; always so with `least_in_sync` above 1.
+    #: `all`: at once, as with RocketMQ: when a slave takes over, a group may have seen what is lost, and pass over what
+    #: gets its place.
+    shown: str = "copied"
     #: How long a send waits for slaves. Then the client hears that the message is stored here and may be nowhere else.
     timeout_ms: int = 3_000
     #: Each side says a word after so long without one.
@@ -75,6 +78,7 @@ class ReplicationConfig:
                 getattr(self, name),
                 f"there are {self.total} brokers altogether (replication.total, totalReplicas)",
             )
+        require(self.shown in SHOWN, "replication.shown", self.shown, f"it is one of {', '.join(SHOWN)}")
         for name in ("timeout_ms", "heartbeat_ms", "silence_ms", "max_gap_bytes", "metadata_interval_ms"):
             require_at_least(1, f"replication.{name}", getattr(self, name))
         require(
@@ -90,9 +94,14 @@ class ReplicationConfig:
         require(0 <= self.memory_percent <= 100, "replication.memory_percent", self.memory_percent, "it is 0 to 100")
 
     @property
-    def hides_unconfirmed(self) -> bool:
+    def hides(self) -> bool:
         """Where a send waits for slaves: do readers, too?"""
-        return self.least_in_sync > 1 or not self.show_unconfirmed
+        return self.least_in_sync > 1 or self.shown != "all"
+
+    @property
+    def hides_when_alone(self) -> bool:
+        """Also while no slave is there?"""
+        return self.least_in_sync > 1 or self.shown == "promised"
 
     def copies_for(self, role: str) -> int:
         """What a send waits for in a role: 1 means for nobody."""

@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import ssl
+from collections.abc import Callable
 
 from pyromq.config import LimitsConfig
 from pyromq.errors import CallTimeout, TlsFailed, Unreachable
@@ -21,7 +22,8 @@ CONNECT_SECONDS = 3.0
 class Client:
     """Calls servers by address. `handle` answers what they ask in return.
 
-    With `tls` nobody is spoken to in plain text; `sign` is shown every request before it leaves.
+    With `tls` nobody is spoken to in plain text; `sign` is shown every request before it leaves. `on_slow` is told of
+    addresses at which a call of `Connection.call_nowait` has waited for a while.
     """
 
     def __init__(
@@ -31,10 +33,13 @@ class Client:
         *,
         tls: ssl.SSLContext | None = None,
         sign: Sign | None = None,
+        on_slow: Callable[[str], None] | None = None,
         connect_timeout_s: float = CONNECT_SECONDS,
     ) -> None:
         self._home = Home(handle, limits)
         self._home.sign = sign
+        self._home.on_slow = self._slow
+        self._on_slow = on_slow
         self._tls = tls
         self._connect_timeout_s = connect_timeout_s
         self._by_address: dict[str, Connection] = {}
@@ -52,7 +57,7 @@ class Client:
             return await connection.call(request, timeout_s)
         except CallTimeout:
             if connection.last_tick < began:  # a machine that vanished says nothing: the next call tries anew
-                connection.close(f"nothing came back within {timeout_s:g} s")
+                connection.abort(f"nothing came back within {timeout_s:g} s")
             raise
         except Unreachable:
             if self._is_closed or self._tls is not None or connection.last_tick > self._made_at.get(address, -1):
@@ -83,6 +88,12 @@ class Client:
                 self._made_at[address] = known.last_tick
                 self._home.tick += 1
             return known
+
+    def _slow(self, connection: Connection) -> None:
+        for address, known in self._by_address.items():
+            if known is connection and self._on_slow is not None:
+                self._on_slow(address)
+                return
 
     async def _connect(self, address: str) -> Connection:
         if self._is_closed:

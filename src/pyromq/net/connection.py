@@ -45,6 +45,8 @@ WRITE_BYTES = 1 << 20
 WAITING_BYTES = 4 << 10
 #: How often answers that are too late are looked for.
 WATCH_SECONDS = 0.05
+#: A call that has waited for so long makes one wonder whether the peer is still there; and again after as long.
+SLOW_SECONDS = 1.0
 #: How long a peer has to take its last answers and close, before we do.
 LINGER_SECONDS = 1.0
 #: Correlation ids are 32-bit numbers, and not negative.
@@ -59,8 +61,8 @@ class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_calls", "_due", "_flush_is_due", "_frames", "_home", "_in_flight", "_in_flight_bytes", "_is_closed",
         "_is_halted", "_is_leaving", "_is_reading_paused", "_is_watching", "_last_id", "_last_tick", "_loop", "_lost",
-        "_out", "_out_bytes", "_stalled_since", "_taken", "_transport", "_written", "address", "host", "inlet",
-        "packed_address", "partial_bytes", "unsent_bytes",
+        "_oldest", "_out", "_out_bytes", "_stalled_since", "_taken", "_transport", "_written", "address", "host",
+        "inlet", "packed_address", "partial_bytes", "unsent_bytes",
     )  # fmt: skip
 
     def __init__(self, home: Home) -> None:
@@ -98,6 +100,8 @@ class Connection(asyncio.BufferedProtocol):
         #: When those of them that have no timer of their own are too late.
         self._due: dict[int, float] = {}
         self._is_watching = False
+        #: The one of them that had waited longest at the last look, and since when somebody looks at it.
+        self._oldest: tuple[int, float] = (-1, 0.0)
 
         #: Closes as soon as what is ready has been handed to the transport.
         self._is_closed = False
@@ -440,7 +444,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def tell(self, request: Request) -> None:
         if self.is_open:
-            self.put_bytes(self._request_frame(request, self.next_id(), one_way=True))
+            self.put_bytes(self.request_frame(request, self.next_id(), one_way=True))
 
     @property
     def backlog(self) -> int:
@@ -451,7 +455,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self.is_open:
             raise Unreachable(f"the connection to {self.address} is closed")
         correlation_id = self.next_id()
-        frame = self._request_frame(request, correlation_id)
+        frame = self.request_frame(request, correlation_id)
         answer = self._expect(correlation_id)
         self.put_bytes(frame)
         try:
@@ -481,6 +485,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _look_for_late_answers(self) -> None:
         now = self._loop.time()
+        self._look_at_oldest(now)
         for correlation_id in [one for one, due in self._due.items() if due <= now]:
             del self._due[correlation_id]
             answer = self._calls.pop(correlation_id, None)
@@ -490,12 +495,21 @@ class Connection(asyncio.BufferedProtocol):
         if self._is_watching:
             self._loop.call_later(WATCH_SECONDS, self._look_for_late_answers)
 
+    def _look_at_oldest(self, now: float) -> None:
+        oldest = next(iter(self._due), -1)
+        if oldest != self._oldest[0]:
+            self._oldest = (oldest, now)
+        elif self._due and now >= self._oldest[1] + SLOW_SECONDS and self._home.on_slow is not None:
+            self._oldest = (oldest, now)
+            self._home.on_slow(self)
+
     def _expect(self, correlation_id: int) -> asyncio.Future[Command]:
         answer: asyncio.Future[Command] = self._loop.create_future()
         self._calls[correlation_id] = answer
         return answer
 
-    def _request_frame(self, request: Request, correlation_id: int, *, one_way: bool = False) -> bytes:
+    def request_frame(self, request: Request, correlation_id: int, *, one_way: bool = False) -> bytes:
+        """Signed, where requests are."""
         command = encode_request(request, correlation_id, one_way=one_way)
         if self._home.sign is not None:
             self._home.sign(command)

@@ -75,6 +75,8 @@ class Home:
         )
         self.fast_path: FastPath | None = None
         self.sign: Sign | None = None
+        #: Is told of a peer that has not answered one of our calls for a while.
+        self.on_slow: Callable[[Connection], None] | None = None
         self.complaints = Complaints(clock or SystemClock())
         self.scratch = memoryview(bytearray(READ_BYTES))
         #: Reads all connections together; None: each transport reads for itself.

@@ -100,7 +100,7 @@ class Watermark:
 class Watermarks:
     """The marks of one store."""
 
-    __slots__ = ("_shown", "appended", "dispatched", "indexed", "readable", "shown_moved", "synced")
+    __slots__ = ("_followed", "_shown", "appended", "dispatched", "indexed", "readable", "shown_moved", "synced")
 
     def __init__(self) -> None:
         self.appended = Watermark("appended")
@@ -109,6 +109,8 @@ class Watermarks:
         self.dispatched = Watermark("dispatched")
         self.indexed = Watermark("indexed")
         self._shown = self.readable
+        #: The marks that queues have followed beside their own.
+        self._followed: list[Watermark] = []
         #: Called when there may be more to show.
         self.shown_moved: Callable[[], None] = lambda: None
 
@@ -125,7 +127,9 @@ class Watermarks:
     def show_only(self, mark: Watermark) -> None:
         """From now on queues follow this mark, as far as the log is readable. What they have they keep."""
         self._shown = mark
-        mark.listen(lambda _: self.shown_moved())
+        if mark not in self._followed:
+            self._followed.append(mark)
+            mark.listen(lambda _: self.shown_moved())
 
     def show_all(self) -> None:
         """Nobody holds readers back (any longer)."""

@@ -6,7 +6,11 @@ after pauses that grow, with the newest route. All other tries are counted: what
 number of times.
 
 Each counted try has its share of the time that is left, so that a broker that says nothing does not use up what the
-others would need. What is known at the end is said exactly: a try that got no answer, or one that does not tell, may
+others would need. Where no other broker may take the message, the time is one try's: a broker that is there and says
+nothing waits for something itself, for its slave perhaps, and a second try would only store the message twice. Whether
+it is there is asked beside (`Session.doubt`), and a connection that leads nowhere ends its tries.
+
+What is known at the end is said exactly: a try that got no answer, or one that does not tell, may
 have stored the message, and then the outcome is unknown unless a later try went well. A later try that goes well may
 have stored it a second time, under the same id.
 """
@@ -54,6 +58,16 @@ BACKLOG_SECONDS = 0.005
 
 #: A queue for the next try, given the brokers that failed; something to wait for where the route is not known yet.
 Choose = Callable[[Sequence[str]], MessageQueue | Awaitable[MessageQueue]]
+
+
+@dataclass(slots=True)
+class _Order:
+    """What is to be delivered, until when; and whether no other queue will do than the one chosen first."""
+
+    parcel: Parcel
+    choose: Choose
+    deadline: float
+    is_bound: bool
 
 
 @dataclass(slots=True)
@@ -115,9 +129,10 @@ class Delivery:
         self._signed = signed
 
     async def deliver(
-        self, parcel: Parcel, choose: Choose, timeout_s: float, attempts: int
+        self, parcel: Parcel, choose: Choose, timeout_s: float, attempts: int, *, is_bound: bool = False
     ) -> tuple[Command, MessageQueue]:
-        """The answer, which says that the message is in a log, and the queue.
+        """The answer, which says that the message is in a log, and the queue. `is_bound`: no other queue will do than
+        the one chosen first.
 
         Raises SendFailed, SendUnknown; NoPermission and TlsFailed when every try ended so; and what a broker says of a
         message that no other try would help.
@@ -125,11 +140,10 @@ class Delivery:
         loop = asyncio.get_running_loop()
         began = loop.time()
         deadline = began + timeout_s
-        trouble = _Trouble()
+        order, trouble = _Order(parcel, choose, deadline, is_bound), _Trouble()
         left = attempts
         while began < deadline:
-            due = began + (deadline - began) / left
-            answered = await self._try(parcel, choose, trouble, began, due)
+            answered = await self._try(order, trouble, began, began + (deadline - began) / left)
             if answered is not None:
                 return answered
             if not trouble.is_momentary:
@@ -141,12 +155,12 @@ class Delivery:
         raise trouble.outcome(parcel.topic)
 
     async def _try(
-        self, parcel: Parcel, choose: Choose, trouble: _Trouble, began: float, due: float
+        self, order: _Order, trouble: _Trouble, began: float, due: float
     ) -> tuple[Command, MessageQueue] | None:
         """One try; None when it did not go well, and `trouble` says why."""
-        queue, address, is_sent = None, None, False
+        parcel, queue, address, is_sent = order.parcel, None, None, False
         try:
-            queue = choose(trouble.brokers)
+            queue = order.choose(trouble.brokers)
             if not isinstance(queue, MessageQueue):
                 async with asyncio.timeout_at(due):
                     queue = await queue
@@ -154,6 +168,8 @@ class Delivery:
             if connection is None:
                 async with asyncio.timeout_at(due):
                     connection = await self._session.connect(address)
+            if order.is_bound or parcel.topic in self._routes.at_one_broker:
+                due = order.deadline
             is_sent = True
             answer = await self._ask(connection, parcel, queue, due)
         except (CallFailed, TimeoutError) as error:
@@ -227,11 +243,12 @@ class Delivery:
         return address, self._session.connected(address)
 
     def _ask(self, connection: Connection, parcel: Parcel, queue: MessageQueue, due: float) -> Awaitable[Command]:
-        if self._signed:
-            left_s = due - asyncio.get_running_loop().time()
-            return connection.call(self._frames.request(parcel, queue.queue_id), left_s)
         correlation_id = connection.next_id()
-        return connection.call_nowait(correlation_id, self._frames.frame(parcel, queue.queue_id, correlation_id), due)
+        if self._signed:
+            frame = connection.request_frame(self._frames.request(parcel, queue.queue_id), correlation_id)
+        else:
+            frame = self._frames.frame(parcel, queue.queue_id, correlation_id)
+        return connection.call_nowait(correlation_id, frame, due)
 
 
 def pause_after(tries: int, left_s: float, chance: float) -> float:

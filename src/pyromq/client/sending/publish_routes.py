@@ -29,6 +29,8 @@ class PublishRoutes:
         self._topic_queues = topic_queues
         #: By topic; look here first.
         self.known: dict[str, Queues] = {}
+        #: The topics among them that have a single broker.
+        self.at_one_broker: set[str] = set()
         self._steady: dict[str, SteadyQueues] = {}
         #: Topics whose routes are being asked for again, and when that was last begun.
         self._refreshing: dict[str, asyncio.Task[None]] = {}
@@ -49,6 +51,10 @@ class PublishRoutes:
                 raise NoMaster(f"no broker takes messages of {topic!r}: no master is there at the moment")
             raise Unreachable(f"no broker takes messages of {topic!r}: none may be written to")
         self.known[topic] = queues
+        if len({queue.broker_name for queue in queues}) == 1:
+            self.at_one_broker.add(topic)
+        else:
+            self.at_one_broker.discard(topic)
         if not is_there:
             asyncio.get_running_loop().call_later(NEW_TOPIC_SECONDS, self._changed, topic)
         return queues

@@ -285,6 +285,9 @@ def test_a_master_goes_on_when_there_is_nobody_to_hand_over_to(tmp_path: Path, m
         await scene.follows("b", "a")
         assert (await scene.step_down("b", "a")).code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert (await scene.step_down("a", "a")).code == ResponseCode.SERVICE_NOT_AVAILABLE
+        for wrong in (StepDown(to="nobody"), StepDown(to=scene.of("b").address, role="SLAVE")):
+            answer = await scene.ask("a", wrong)
+            assert answer.code == ResponseCode.INVALID_PARAMETER
         await scene.stop("b")
         answer = await scene.step_down("a", "b", timeout_ms=300)
         assert (answer.code, "goes on leading" in str(answer.reason)) == (ResponseCode.SERVICE_NOT_AVAILABLE, True)

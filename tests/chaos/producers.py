@@ -42,8 +42,8 @@ class Load:
     record: Recorder
     life: int
     port: int
-    #: Offsets that were committed: when the answer came, and which.
-    commits: list[tuple[float, int]] = field(default_factory=list)
+    #: Offsets that were committed, and answered.
+    commits: list[int] = field(default_factory=list)
     halves: list[Half] = field(default_factory=list)
     delayed: int = 0
     serial: int = 0
@@ -148,7 +148,7 @@ class Load:
     async def consumer(self, wire: Wire) -> None:
         """Tells how far it is, a little further each time."""
         await wire.call(Heartbeat(body=HEARTBEAT))
-        at = self.commits[-1][1] if self.commits else 0
+        at = self.commits[-1] if self.commits else 0
         while True:
             answer = await wire.call(pull(TOPIC, 0, at, most=4, hold_ms=500, group=GROUP))
             if answer.code == ResponseCode.SUCCESS:
@@ -156,7 +156,7 @@ class Load:
                 self.record.progress(GROUP, TOPIC, 0, at)
                 told = await commit(wire, GROUP, TOPIC, 0, at)
                 assert told.code == ResponseCode.SUCCESS, told.reason
-                self.commits.append((asyncio.get_running_loop().time(), at))
+                self.commits.append(at)
 
 
 HEARTBEAT = (

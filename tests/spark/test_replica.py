@@ -15,8 +15,9 @@ from chaos.server import SETTINGS, Server, free_port
 from pyromq.model.queue import MessageQueue
 from pyromq.testing.asking import ask
 from pyromq.wire.admin_requests import GetRuntimeInfo, UpdateTopic
-from pyromq.wire.bodies.routes import decode_kv_table
+from pyromq.wire.bodies.routes import TopicRoute, decode_kv_table
 from pyromq.wire.codes import ResponseCode
+from pyromq.wire.nameserver_requests import GetRoute
 from pyromq.wire.requests import GetMaxOffset
 from spark.filling import fill, fill_evenly, numbered
 from spark.reading import numbers, table
@@ -73,6 +74,16 @@ class Pair:
         answer = ask(f"127.0.0.1:{broker.port}", GetMaxOffset(topic=TOPIC, queue_id=queue_id))
         return int(answer.fields["offset"]) if answer.code == ResponseCode.SUCCESS else -1
 
+    def is_known(self) -> None:
+        """Until readers are told of the slave."""
+        pause = threading.Event()
+        for _ in range(int(LONG_S / 0.02)):
+            answer = ask(self.name_servers, GetRoute(topic=TOPIC))
+            if answer.code == ResponseCode.SUCCESS and 1 in TopicRoute.decode(answer.body).brokers[0].addresses:
+                return
+            pause.wait(0.02)
+        raise AssertionError(f"the name server does not know the slave:\n{self.slave.tail()}")
+
     def level(self, each: int) -> None:
         """Until the slave has so many messages of each queue."""
         pause = threading.Event()
@@ -93,6 +104,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         topic = UpdateTopic(topic=TOPIC, read_queues=QUEUES, write_queues=QUEUES, permission=6)
         assert ask(f"127.0.0.1:{made.master.port}", topic).code == ResponseCode.SUCCESS
         made.level(0)
+        made.is_known()
         fill_evenly(made.name_servers, TOPIC, QUEUES, EACH, size=1000)
         made.level(EACH)
         yield made

@@ -24,9 +24,10 @@ from pyromq.broker.replicating import Replicating
 from pyromq.broker.role_change import Ask, Change
 from pyromq.clock import Clock
 from pyromq.config.broker import MASTER_ROLES
-from pyromq.errors import CallFailed, ConfigError, EpochTooOld, NotNow, PyroMQError
+from pyromq.errors import BadRequest, CallFailed, ConfigError, EpochTooOld, NotNow, PyroMQError
 from pyromq.model.ids import LogPosition, QueueOffset
 from pyromq.model.message import AppendedAt
+from pyromq.net.address import is_address
 from pyromq.net.client import Client
 from pyromq.net.peer import Peer
 from pyromq.net.service import Handler
@@ -271,7 +272,11 @@ class LeadingProcessor:
         await asyncio.to_thread(forget_own_progress, self._offsets, self._taken)
 
     async def step_down(self, request: StepDown, peer: Peer) -> Response:
-        """Raises NotNow: then this broker goes on leading. Raises OSError."""
+        """Raises BadRequest, NotNow: then this broker goes on leading. Raises OSError."""
+        if not is_address(request.to):
+            raise BadRequest("a master steps down for a slave: name its address, host:port, in `to`")
+        if request.role is not None and request.role not in MASTER_ROLES:
+            raise BadRequest(f"the one that leads then is {' or '.join(MASTER_ROLES)}: no other `role` leads")
         log.warning("%s asks this broker to step down for %s: %s", peer.address, request.to, request.reason)
         return await self._whole(self._step_down(request))
 

@@ -25,7 +25,7 @@ run: setup ## Run a name server and a broker until Ctrl-C, with their data in ./
 	@exec $(BIN)/pyromq up
 
 test: check ## Run everything: checks, the readable forms, the whole suite
-	@scripts/test.sh
+	@$(BIN)/python scripts/run_tests.py
 
 check: setup ## Lint, formatting and types
 	@$(BIN)/ruff check .

@@ -1,7 +1,7 @@
 """Spark's classes as Java keeps them once it has read and checked them: a session starts in half the time then.
 
-`python tests/spark_classes.py` makes the archive, which takes as long as some sessions; `scripts/test.sh` does that.
-Without it tests run as well. Java looks for itself whether an archive is of its own version and of these jars.
+`python tests/spark_classes.py` makes the archive, which takes as long as some sessions; `scripts/run_tests.py` does
+that. Without it tests run as well. Java looks for itself whether an archive is of its own version and of these jars.
 """
 
 from __future__ import annotations

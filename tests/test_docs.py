@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import os
 import re
+import runpy
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -83,12 +85,23 @@ def test_make_run_and_make_test_do_what_the_readme_says() -> None:
         return subprocess.run(command, cwd=ROOT, env=alone, capture_output=True, text=True, check=True).stdout
 
     assert re.search(r"scripts/setup\.sh\n.*/pyromq up$", steps("run").strip(), re.DOTALL)
-    assert re.search(r"scripts/setup\.sh\n.*ruff check.*mypy.*scripts/test\.sh$", steps("test").strip(), re.DOTALL)
-    script = (ROOT / "scripts" / "test.sh").read_text(encoding="utf-8")
-    left_out = set(re.findall(r"--ignore=(tests/\w+)", script))
-    chosen = {word for line in re.findall(r"pytest\" (.+)", script) for word in re.findall(r"(?<!=)\btests/\w+", line)}
-    assert left_out <= chosen, "what one lane leaves out another one runs"
-    assert re.search(r"PYROMQ_KERNEL=python \S*pytest", script)
+    assert re.search(r"scripts/setup\.sh\n.*ruff check.*mypy.*scripts/run_tests\.py$", steps("test").strip(), re.DOTALL)
+
+
+def test_make_test_runs_every_file_once_and_what_is_compiled_in_both_forms() -> None:
+    jobs = runpy.run_path(str(ROOT / "scripts" / "run_tests.py"))["JOBS"]
+    times: Counter[Path] = Counter()
+    for job in jobs:
+        if "pytest" not in job.command or job.environment.get("PYROMQ_KERNEL") == "python":
+            continue
+        paths = [ROOT / word for word in job.command if word.startswith("tests")]
+        ignored = [ROOT / word.removeprefix("--ignore=") for word in job.command if word.startswith("--ignore=")]
+        found = {file for path in paths for file in ([path] if path.is_file() else path.rglob("test_*.py"))}
+        times.update(file for file in found if not any(file.is_relative_to(path) for path in ignored))
+    everything = set((ROOT / "tests").rglob("test_*.py"))
+    assert {file: times[file] for file in everything if times[file] != 1} == {}
+    assert set(times) == everything
+    assert any(job.environment.get("PYROMQ_KERNEL") == "python" and "tests/store" in job.command for job in jobs)
 
 
 def test_every_target_has_help() -> None:

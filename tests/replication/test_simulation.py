@@ -19,6 +19,8 @@ from replication.pairs import config
 SEEDS = int(os.environ.get("PYROMQ_REPLICATION_SEEDS", "200"))
 #: A planted mistake is found within so many seeds.
 MOST_SEEDS = 1_000
+#: Few stories show these: they are looked at first, and all the others if they no longer do.
+SHOWN_BY = {Planted.NO_EPOCH_AT_RESTART: 182, Planted.LEAD_UNFLUSHED: 799, Planted.THROW_AWAY: 136}
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +50,7 @@ def test_the_same_seed_is_the_same_story() -> None:
 
 @pytest.mark.parametrize("planted", list(Planted), ids=lambda planted: planted.name.lower())
 def test_a_planted_mistake_is_found(planted: Planted) -> None:
-    for seed in range(MOST_SEEDS):
+    for seed in (SHOWN_BY.get(planted, 0), *range(MOST_SEEDS)):
         try:
             run_seed(seed, planted)
         except AssertionError:

@@ -1,0 +1,136 @@
+#!/usr/bin/env python
+"""Runs every test, as jobs of which some run side by side, and fails if one of them does. `make test` calls it.
+
+Tests against other programs mostly wait for these, so they share the processor well with the rest. Within a job one
+test follows the other: some of them measure. What a job says is shown when it is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import compileall
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+#: As many jobs as keep two processors busy while some of them wait.
+AT_ONCE = int(os.environ.get("PYROMQ_TEST_JOBS", "5"))
+
+# Apache's own servers take seconds to start and a quarter of a minute to stop.
+APACHE_STORES = tuple(
+    f"tests/interop/test_{name}.py"
+    for name in (
+        "apache_harness", "log_place_interop", "name_server_interop", "sql92_against_apache", "store_interop",
+    )
+)  # fmt: skip
+APACHE_COPIES = ("tests/interop/test_backup_interop.py", "tests/interop/test_replication_pairs.py")
+
+
+def files(pattern: str) -> tuple[str, ...]:
+    return tuple(str(path.relative_to(ROOT)) for path in sorted(ROOT.glob(pattern)))
+
+
+APACHE_SPARK = files("tests/interop/test_spark_*.py")
+JAVA = (*files("tests/interop/test_java_*.py"), "tests/interop/test_guides.py")
+#: Each starts Spark anew, some of them several times.
+OWN_SPARKS = ("tests/spark/test_examples.py", "tests/spark/test_guide.py")
+SPARK_WRITES = tuple(
+    f"tests/spark/test_{name}.py" for name in ("insight", "listener_stream", "replay_spark", "sink_spark", "sink_tasks")
+)
+#: They start the product as a person does, or build it.
+AS_PEOPLE_DO = ("tests/cli", "tests/demo", "tests/test_benchmarks.py", "tests/test_docs.py", "tests/test_packaging.py")
+IN_OTHER_JOBS = (
+    "tests/interop", "tests/crash", "tests/chaos", "tests/spark", "tests/broker", "tests/client", "tests/replication",
+    *AS_PEOPLE_DO,
+)  # fmt: skip
+#: What has two forms, one of them compiled.
+TWO_FORMS = (
+    "tests/records", "tests/store", "tests/wire", "tests/net", "tests/broker",
+    *(f"tests/spark/test_{name}.py" for name in ("decode", "segments_read", "segments_split", "store_files")),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Job:
+    name: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    directory: Path = ROOT
+
+
+def pytest(name: str, *arguments: str, without: tuple[str, ...] = (), **environment: str) -> Job:
+    ignored = (f"--ignore={path}" for path in without)
+    return Job(name, (sys.executable, "-m", "pytest", "-rs", *arguments, *ignored), environment)
+
+
+#: In this order: what the others need, then the longest.
+JOBS = (
+    # Java starts in half the time with its classes as it keeps them in an archive.
+    Job("Apache's classes, kept", (sys.executable, "-m", "interop.kept_classes"), directory=ROOT / "tests"),
+    Job("Spark's classes, kept", (sys.executable, "tests/spark_classes.py")),
+    pytest("what is killed while it works", "tests/chaos"),
+    pytest("broker, client and copies", "tests/broker", "tests/client", "tests/replication"),
+    pytest("power cuts and kills", "tests/crash"),
+    pytest("Apache's stores", *APACHE_STORES),
+    pytest("examples and guide of Spark", *OWN_SPARKS),
+    pytest("other clients", "tests/interop", without=(*APACHE_STORES, *APACHE_COPIES, *APACHE_SPARK, *JAVA)),
+    pytest("copies and backups with Apache", *APACHE_COPIES),
+    pytest("Spark: what it reads", "tests/spark", "-m", "not slow", without=(*OWN_SPARKS, *SPARK_WRITES)),
+    pytest("Spark: what it writes", "-m", "not slow", *SPARK_WRITES),
+    pytest("the command line, the documentation, the package", *AS_PEOPLE_DO),
+    pytest("the Java client", *JAVA),
+    pytest("Spark with Apache", *APACHE_SPARK),
+    pytest("the readable forms", *TWO_FORMS, PYROMQ_KERNEL="python"),
+    pytest("everything else", "tests", without=IN_OTHER_JOBS),
+)
+
+
+async def run(job: Job, room: asyncio.Semaphore) -> bool:
+    """Whether it went well. When this is cancelled, the job is interrupted as a whole and may stop its servers."""
+    async with room:
+        began = time.monotonic()
+        with tempfile.TemporaryFile() as said:
+            process = await asyncio.create_subprocess_exec(
+                *job.command, cwd=job.directory, env={**os.environ, **job.environment}, process_group=0,
+                stdin=asyncio.subprocess.DEVNULL, stdout=said, stderr=asyncio.subprocess.STDOUT,
+            )  # fmt: skip
+            try:
+                code = await process.wait()
+            except asyncio.CancelledError:
+                os.killpg(process.pid, signal.SIGINT)
+                await process.wait()
+                raise
+            said.seek(0)
+            print(f"--- {job.name}, {time.monotonic() - began:.0f} s", flush=True)
+            sys.stdout.buffer.write(said.read())
+            sys.stdout.flush()
+        return code == 0
+
+
+async def run_all() -> bool:
+    room = asyncio.Semaphore(AT_ONCE)
+    running = [asyncio.ensure_future(run(job, room)) for job in JOBS]
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: [one.cancel() for one in running])
+    went_well = await asyncio.gather(*running)
+    bad = [job.name for job, well in zip(JOBS, went_well, strict=True) if not well]
+    print(f"{len(JOBS)} jobs" + (f", of which failed: {'; '.join(bad)}" if bad else ", all went well"))
+    return not bad
+
+
+def main() -> int:
+    # Hundreds of processes import the package: none has to compile it, also where Python is told to keep nothing.
+    compileall.compile_dir(str(ROOT / "src"), quiet=1)
+    try:
+        return 0 if asyncio.run(run_all()) else 1
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

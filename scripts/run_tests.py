@@ -77,7 +77,7 @@ JOBS = (
     pytest("what is killed while it works", "tests/chaos"),
     pytest("broker, client and copies", "tests/broker", "tests/client", "tests/replication"),
     pytest("power cuts and kills", "tests/crash"),
-    pytest("Apache's stores", *APACHE_STORES),
+    pytest("Apache's stores", "-m", "not slow", *APACHE_STORES),
     pytest("examples and guide of Spark", *OWN_SPARKS),
     pytest("other clients", "tests/interop", without=(*APACHE_STORES, *APACHE_COPIES, *APACHE_SPARK, *JAVA)),
     pytest("copies and backups with Apache", *APACHE_COPIES),

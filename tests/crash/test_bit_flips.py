@@ -27,7 +27,7 @@ from pyromq.store.queue_reader import ReadStatus
 from pyromq.testing import SimDisk
 from pyromq.testing.sim_file import SECTOR
 
-CASES = int(os.environ.get("PYROMQ_FLIPS", "250"))
+CASES = int(os.environ.get("PYROMQ_FLIPS", "120"))
 PATHS = StorePaths(ROOT)
 
 

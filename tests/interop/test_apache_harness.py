@@ -1,7 +1,7 @@
 """The harness against Apache itself: what it sends, it can read back over a stop and a kill.
 
-These say nothing about our own code. They are here so that when an interop test fails, the harness
-can be ruled out.
+These say nothing about our own code, and `make test` leaves them out. They are here so that when an interop test fails,
+the harness can be ruled out.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 
 from interop.apache import ApacheCluster, Dump, Line, Referee, message
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 TOPIC = "Harness"
 QUEUES = 4

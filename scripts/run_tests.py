@@ -54,6 +54,10 @@ TWO_FORMS = (
     "tests/records", "tests/store", "tests/wire", "tests/net", "tests/broker",
     *(f"tests/spark/test_{name}.py" for name in ("decode", "segments_read", "segments_split", "store_files")),
 )  # fmt: skip
+#: Among them, what starts whole brokers and asks nothing of the compiled parts that others do not.
+ONE_FORM = files("tests/broker/test_lead*.py") + tuple(
+    f"tests/broker/test_{name}.py" for name in ("metadata_copy", "pair", "registration", "vip_channel")
+)
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,7 @@ JOBS = (
     pytest("the command line, the documentation, the package", *AS_PEOPLE_DO),
     pytest("the Java client", *JAVA),
     pytest("Spark with Apache", *APACHE_SPARK),
-    pytest("the readable forms", *TWO_FORMS, PYROMQ_KERNEL="python"),
+    pytest("the readable forms", *TWO_FORMS, without=ONE_FORM, PYROMQ_KERNEL="python"),
     pytest("everything else", "tests", without=IN_OTHER_JOBS),
 )
 

@@ -35,7 +35,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from interop.loopback import enter_private_network
+from interop.loopback import enter_private_network, run_inside
+from pyromq.errors import CallFailed
+from pyromq.testing.asking import ask
+from pyromq.wire.codes import ResponseCode
+from pyromq.wire.nameserver_requests import GetClusterInfo
 
 HERE = Path(__file__).resolve().parent
 POM = HERE / "pom.xml"
@@ -61,7 +65,8 @@ BROKER_OPTIONS = (
 )
 
 #: A broker refuses what has waited for 200 ms, which is nothing on a busy machine.
-PATIENT = {"waitTimeMillsInSendQueue": "60000"}
+#: And it tells its name servers of itself as often as it can.
+PATIENT = {"waitTimeMillsInSendQueue": "60000", "registerNameServerPeriod": "10000"}
 
 #: A first run downloads some 200 MB of jars.
 RESOLVE_TIMEOUT_S = 900
@@ -269,6 +274,20 @@ class ApacheCluster:
         conf = {**broker_conf(self._ports, self.store_root), **PATIENT, **self._broker_conf}
         self._broker = self._launch(BROKER_MAIN, conf, home)
         _await_ready(self._broker, home / f"{BROKER_MAIN}.out")
+        if not any("tls.server.mode=enforcing" in option for option in self._jvm_options):
+            run_inside(self._await_registered)
+
+    def _await_registered(self) -> None:
+        """It serves before its name server knows it; when that was too busy at first, much before."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while True:
+            with contextlib.suppress(CallFailed):
+                answer = ask(self.namesrv_address, GetClusterInfo())
+                if answer.code != ResponseCode.SUCCESS or self.broker_address.encode() in answer.body:
+                    return
+            if time.monotonic() > deadline:
+                raise ApacheFailed(f"not registered after {START_TIMEOUT_S} s:\n{self.log()[-SAID_CHARS:]}")
+            time.sleep(POLL_INTERVAL_S)
 
     def end_broker(self, how: signal.Signals) -> None:
         """The broker alone; the name server goes on."""

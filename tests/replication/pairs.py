@@ -86,12 +86,12 @@ async def leading(
 
 
 @asynccontextmanager
-async def two_stores(root: Path) -> AsyncIterator[tuple[MessageStore, MessageStore, Leading]]:
-    """One that leads, and one that may follow it."""
+async def two_stores(root: Path, **options: Any) -> AsyncIterator[tuple[MessageStore, MessageStore, Leading]]:
+    """One that leads, and one that may follow it. `options` are the primary's."""
     async with (
         MessageStore(config(root / "a")).running() as one,
         MessageStore(config(root / "b")).running() as other,
-        leading(one) as pair,
+        leading(one, **options) as pair,
     ):
         yield one, other, pair
 

@@ -58,6 +58,26 @@ def test_any_pace_gives_the_same_copy(tmp_path: Path, window_bytes: int | None, 
     asyncio.run(story())
 
 
+def test_what_nobody_waits_for_gathers_and_the_first_of_it_leaves_at_once(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with two_stores(tmp_path, gather_s=0.5) as (one, other, pair), following(other, pair.address):
+            await pair.followers.until(len)
+            began = asyncio.get_running_loop().time()
+            send(one, 1)
+            await pair.level()
+            assert asyncio.get_running_loop().time() - began < 0.5
+            reports = pair.followers.count
+            for number in range(20):
+                send(one, 1, 1 + number)
+                await asyncio.sleep(0)
+            await pair.level()
+            assert asyncio.get_running_loop().time() - began > 0.5
+            assert pair.followers.count - reports < 20, "they came together"
+            assert log_of(other) == log_of(one)
+
+    asyncio.run(story())
+
+
 def test_a_copy_that_was_away_goes_on_where_it_was(tmp_path: Path) -> None:
     async def story() -> None:
         async with MessageStore(config(tmp_path / "a")).running() as one, leading(one) as pair:

@@ -49,6 +49,8 @@ log = logging.getLogger("pyromq.broker")
 
 #: Of a log that came without its epochs, the first messages of so many files are compared.
 MOST_COMPARED = 32
+#: Where no send waits for slaves, what was written gathers for so long.
+GATHER_SECONDS = 0.002
 #: How often a master looks whether its slaves are still in sync.
 LOOK_SECONDS = 0.5
 
@@ -99,6 +101,7 @@ class Replicating:
         return Primary(
             StoreLog(self._store), clock, self._slaves_reported, times=self._times,
             batch_bytes=settings.batch_bytes, whole_log=settings.whole_log, admits=admits(settings.admits),
+            gather_s=0.0 if self._config.copies > 1 else GATHER_SECONDS,
         )  # fmt: skip
 
     def _slaves_reported(self, followers: Followers) -> None:

@@ -139,7 +139,9 @@ class Followers:
         return self._with(replace(follower, reported=position, heard_ms=now_ms, level_ms=level_ms))
 
     def _with(self, follower: Follower) -> Followers:
-        return Followers((self._by_name | {follower.name: follower}).values())
+        changed = Followers()
+        changed._by_name = {**self._by_name, follower.name: follower}
+        return changed
 
     # --- what follows from them --------------------------------------------------------------------------------------
 
@@ -166,6 +168,8 @@ class Followers:
 
     def _copies(self) -> Iterable[Follower]:
         """One for each machine, the best: a replica that came again, before its old connection was missed, is one."""
+        if len(self._by_name) == 1:
+            return self._by_name.values()
         best: dict[str, Follower] = {}
         for one in self._by_name.values():
             machine = one.machine or one.name

@@ -17,6 +17,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 ROOT = Path(__file__).resolve().parents[1]
 #: As many jobs as keep two processors busy while some of them wait.
@@ -95,45 +96,68 @@ JOBS = (
 )
 
 
-async def run(job: Job, room: asyncio.Semaphore) -> bool:
-    """Whether it went well. When this is cancelled, the job is interrupted as a whole and may stop its servers."""
-    async with room:
-        began = time.monotonic()
-        with tempfile.TemporaryFile() as said:
-            process = await asyncio.create_subprocess_exec(
-                *job.command, cwd=job.directory, env={**os.environ, **job.environment}, process_group=0,
-                stdin=asyncio.subprocess.DEVNULL, stdout=said, stderr=asyncio.subprocess.STDOUT,
-            )  # fmt: skip
-            try:
-                code = await process.wait()
-            except asyncio.CancelledError:
-                os.killpg(process.pid, signal.SIGINT)
-                await process.wait()
-                raise
-            said.seek(0)
-            print(f"--- {job.name}, {time.monotonic() - began:.0f} s", flush=True)
-            sys.stdout.buffer.write(said.read())
-            sys.stdout.flush()
-        return code == 0
+class Pool:
+    """Runs jobs, some at a time, until all are done or somebody stops it."""
+
+    def __init__(self, at_once: int) -> None:
+        self._room = asyncio.Semaphore(at_once)
+        self._running: set[int] = set()
+        self.is_stopped = False
+
+    async def run(self, job: Job) -> bool:
+        """Whether it went well."""
+        async with self._room:
+            if self.is_stopped:
+                return False
+            began = time.monotonic()
+            with tempfile.TemporaryFile() as said:
+                code = await self._code_of(job, said)
+                said.seek(0)
+                print(f"--- {job.name}, {time.monotonic() - began:.0f} s", flush=True)
+                sys.stdout.buffer.write(said.read())
+                sys.stdout.flush()
+            return code == 0
+
+    async def _code_of(self, job: Job, said: IO[bytes]) -> int:
+        """In a process group of its own, so that it can be interrupted as a whole and stop its servers."""
+        process = await asyncio.create_subprocess_exec(
+            *job.command, cwd=job.directory, env={**os.environ, **job.environment}, process_group=0,
+            preexec_fn=_be_interruptible, stdin=asyncio.subprocess.DEVNULL, stdout=said,
+            stderr=asyncio.subprocess.STDOUT,
+        )  # fmt: skip
+        self._running.add(process.pid)
+        try:
+            return await process.wait()
+        finally:
+            self._running.discard(process.pid)
+
+    def stop(self) -> None:
+        self.is_stopped = True
+        for group in self._running:
+            os.killpg(group, signal.SIGINT)
 
 
-async def run_all() -> bool:
-    room = asyncio.Semaphore(AT_ONCE)
-    running = [asyncio.ensure_future(run(job, room)) for job in JOBS]
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: [one.cancel() for one in running])
-    went_well = await asyncio.gather(*running)
+def _be_interruptible() -> None:
+    """Also where this runs in the background of a shell, which has what it starts ignore interrupts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+async def run_all() -> int:
+    pool, loop = Pool(AT_ONCE), asyncio.get_running_loop()
+    for how in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(how, pool.stop)
+    went_well = await asyncio.gather(*map(pool.run, JOBS))
+    if pool.is_stopped:
+        return 130
     bad = [job.name for job, well in zip(JOBS, went_well, strict=True) if not well]
     print(f"{len(JOBS)} jobs" + (f", of which failed: {'; '.join(bad)}" if bad else ", all went well"))
-    return not bad
+    return 1 if bad else 0
 
 
 def main() -> int:
     # Hundreds of processes import the package: none has to compile it, also where Python is told to keep nothing.
     compileall.compile_dir(str(ROOT / "src"), quiet=1)
-    try:
-        return 0 if asyncio.run(run_all()) else 1
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        return 130
+    return asyncio.run(run_all())
 
 
 if __name__ == "__main__":

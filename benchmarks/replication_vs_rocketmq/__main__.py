@@ -52,6 +52,12 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     return chosen
 
 
+#: Messages before what is measured.
+WARM_UP = 100_000
+#: Writing here needs root.
+DROP_CACHES = Path("/proc/sys/vm/drop_caches")
+
+
 class Measurement:
     """The rounds, and what they gave so far."""
 
@@ -73,11 +79,13 @@ class Measurement:
                 self._loads(pairs, ASYNC, number)
                 self._each(pairs, Pair.end_slave)
                 self._loads(pairs, ALONE, number)
+                # With little in its log, as the first time: what is in memory of a long one has its price, too.
+                self._lead(pairs, ALONE, WARM_UP)
                 self._each(pairs, Pair.start_slave)
                 self._loads(pairs, ASYNC, number)
             if "sync" in self._chosen.steps:
                 _say(f"round {number}: a master that waits for its slave")
-                self._lead(pairs, SYNC, min(self._chosen.fill, 200_000))
+                self._lead(pairs, SYNC, WARM_UP)
                 self._loads(pairs, SYNC, number)
 
     @contextlib.contextmanager
@@ -114,6 +122,8 @@ class Measurement:
             def measure(pair: Pair, load: Any = load) -> None:
                 if pair.slave is not None:
                     pair.until_level()
+                pair.until_at_rest()
+                forget_pages()
                 self._keep(sample(self._generator, pair, load, mode, self._chosen.seconds, number))
 
             self._each(pairs, measure)
@@ -147,6 +157,14 @@ class Measurement:
 
         if "lag" in self._chosen.steps:
             self._each(pairs, behind)
+
+
+def forget_pages() -> None:
+    """Have the system let go of the files' pages in memory, where we may: new ones are then made of what it has had
+    before. On virtual machines, memory that was never used costs several times as much when it is first written."""
+    os.sync()
+    with contextlib.suppress(OSError):
+        DROP_CACHES.write_text("1")
 
 
 def publish(measured: Measurement, chosen: argparse.Namespace) -> Path:

@@ -28,6 +28,8 @@ SLAVE_PORTS_ABOVE = 8
 #: Until a slave has what its master has.
 LEVEL_TIMEOUT_S = 60
 LOOK_INTERVAL_S = 0.05
+#: Both are at rest when they used less than this share of a processor for so long. A JVM never is.
+IDLE_SHARE, REST_INTERVAL_S, LONGEST_REST_S = 0.1, 0.3, 6.0
 RUNTIME_INFO = 28
 
 
@@ -113,6 +115,15 @@ class Pair(System):
 
         self.until(are_level, "slave and master are level")
         return ends[0]
+
+    def until_at_rest(self) -> None:
+        """What came before is done, or has had its time: queues and index of a slave are behind its log for a while."""
+        used = sum(self.cpu_seconds())
+        for _ in range(int(LONGEST_REST_S / REST_INTERVAL_S)):
+            time.sleep(REST_INTERVAL_S)
+            before, used = used, sum(self.cpu_seconds())
+            if used - before < IDLE_SHARE * REST_INTERVAL_S:
+                return
 
     def until(self, holds: Callable[[], bool], what: str, every_s: float = LOOK_INTERVAL_S) -> None:
         deadline = time.monotonic() + LEVEL_TIMEOUT_S

@@ -1,5 +1,6 @@
 #!/usr/bin/env python
-"""Runs every test, as jobs of which some run side by side, and fails if one of them does. `make test` calls it.
+"""Runs every test that is not marked as slow, as jobs of which some run side by side, and fails if one of them does.
+`make test` calls it.
 
 Tests against other programs mostly wait for these, so they share the processor well with the rest. Within a job one
 test follows the other: some of them measure. What a job says is shown when it is done.
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import compileall
+import contextlib
 import os
 import signal
 import sys
@@ -126,6 +128,8 @@ class Pool:
             stderr=asyncio.subprocess.STDOUT,
         )  # fmt: skip
         self._running.add(process.pid)
+        if self.is_stopped:  # while it was being started
+            _interrupt(process.pid)
         try:
             return await process.wait()
         finally:
@@ -134,7 +138,12 @@ class Pool:
     def stop(self) -> None:
         self.is_stopped = True
         for group in self._running:
-            os.killpg(group, signal.SIGINT)
+            _interrupt(group)
+
+
+def _interrupt(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGINT)
 
 
 def _be_interruptible() -> None:

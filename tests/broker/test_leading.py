@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import AsyncMock
 
@@ -172,6 +173,34 @@ def test_a_master_hands_over_under_load_and_nothing_acknowledged_is_lost(tmp_pat
         assert not list((tmp_path / "a").glob("cutoff/*.bin")), "nothing had to be cut"
 
     told(tmp_path, story, role)
+
+
+def test_a_promoted_slave_that_starts_again_shows_no_more_than_it_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its settings say that it is a slave: what it is was decided since."""
+    usual = Scene.config
+
+    def strict(scene: Scene, name: str) -> BrokerConfig:
+        config = usual(scene, name)
+        return replace(config, replication=replace(config.replication, shown="promised", timeout_ms=300))
+
+    monkeypatch.setattr(Scene, "config", strict)
+
+    async def story(scene: Scene) -> None:
+        await scene.send("one")
+        await scene.follows("b", "a")
+        await scene.stop("a")
+        assert (await scene.promote("b", 2, role="SYNC_MASTER")).code == ResponseCode.SUCCESS
+        await scene.leads("b")
+        with pytest.raises(SendError):
+            await scene.send("alone")
+        assert scene.of("b").store.max_offset(TOPIC, 0) == 1
+        await scene.stop("b")
+        await scene.start("b")
+        assert scene.of("b").store.max_offset(TOPIC, 0) == 1
+
+    told(tmp_path, story)
 
 
 def test_a_master_that_lost_the_end_of_its_log_lets_its_slave_lead(tmp_path: Path) -> None:

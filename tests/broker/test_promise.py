@@ -275,6 +275,7 @@ def test_one_that_waits_for_nobody_any_more_shows_everything() -> None:
 def test_consumers_of_a_sync_master_see_what_its_slave_has() -> None:
     scene = Scene()
     scene.joins("s")
+    scene.reports("s", 0)
     one, other = scene.append(), scene.append()
     assert visible(scene) == 0
     scene.reports("s", one.end)
@@ -304,14 +305,29 @@ def test_a_sync_master_that_is_alone_shows_everything_after_a_while() -> None:
     assert visible(scene) == 2
     scene.joins("s")
     third = scene.append()
-    assert visible(scene) == 2, "a slave is there again, and what it does not have is not shown; nothing is taken back"
+    assert visible(scene) == 3, "a slave that has just come, and has far to go perhaps, holds nobody back"
     scene.reports("s", third.end)
-    assert visible(scene) == 3
+    fourth = scene.append()
+    assert visible(scene) == 3, "one that has caught up does"
+    scene.reports("s", fourth.end)
+    assert visible(scene) == 4
+
+
+def test_a_slave_that_comes_and_goes_holds_nobody_back() -> None:
+    scene = Scene()
+    scene.append()
+    for life in range(10):
+        scene.joins(f"s{life}")
+        scene.clock.advance(0.02)
+        scene.promise.look()
+        scene.leaves(f"s{life}")
+    assert visible(scene) == 1
 
 
 def test_a_slave_that_says_nothing_holds_readers_back_no_longer_than_it_is_in_sync() -> None:
     scene = Scene(silence_ms=6_000)
     scene.joins("s")
+    scene.reports("s", 0)
     scene.append()
     for _ in range(2):
         scene.clock.advance(5.0)
@@ -344,6 +360,22 @@ def test_a_sync_master_that_starts_again_holds_back_what_no_slave_had_for_a_whil
     scene.clock.advance(0.05)
     scene.promise.look()
     assert visible(scene) == 2
+
+
+def test_whoever_had_read_what_a_killed_master_hides_again_waits_for_it() -> None:
+    """And is not sent back: the last recover point is older than what was shown."""
+    scene = Scene()
+    scene.joins("s")
+    scene.reports("s", 0)
+    receipt = scene.append()
+    scene.reports("s", receipt.end)
+    assert visible(scene) == 1
+    scene.is_killed()
+    assert visible(scene) == 0
+    assert scene.store.given_out("orders", 0) == 1
+    scene.joins("s")
+    scene.reports("s", receipt.end)
+    assert visible(scene) == 1
 
 
 def test_how_much_readers_see_may_be_said() -> None:

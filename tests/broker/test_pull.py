@@ -40,6 +40,7 @@ from pyromq.net.service import Service
 from pyromq.records import record
 from pyromq.records.properties import encode_properties
 from pyromq.store import reader
+from pyromq.store.watermarks import Watermark
 from pyromq.testing.sim_disk import SimMappedFile
 from pyromq.wire.codes import ResponseCode
 from pyromq.wire.requests import PullMessage
@@ -177,6 +178,17 @@ def test_views_outlive_the_segment_they_are_of(world: World) -> None:
 
 
 # --- where there is nothing ------------------------------------------------------------------------------------------
+
+
+def test_whoever_has_read_what_is_hidden_again_waits_for_it(world: World) -> None:
+    """A sync master that was killed shows less for a moment: nobody is sent back because of that."""
+    world.send("one")
+    world.parts.store.marks.show_only(Watermark("held back", 0))
+    world.send("two", "three")
+    assert world.parts.store.max_offset("orders", 0) == 1
+    assert where(world.pull(1)) == (NOT_FOUND, 1, 0, 1)
+    assert where(world.pull(3)) == (NOT_FOUND, 3, 0, 1)
+    assert where(world.pull(4)) == (MOVED, 1, 0, 1), "there has never been such a message"
 
 
 def test_offsets_that_do_not_exist_are_put_right(world: World) -> None:

@@ -33,9 +33,6 @@ class FakeBroker:
         self.ended = asyncio.Event()
         self.peers: list[Peer] = []
         self.decide: Decide = self.stored
-        #: How often it was asked whether it is there; and whether it stays silent then.
-        self.heartbeats = 0
-        self.is_deaf = False
         self._port = 0
         self._server: Server | None = None
 
@@ -48,7 +45,7 @@ class FakeBroker:
         self._server = Server(
             Service({
                 SendMessage: self._send, SendReply: self._send, EndTransaction: self._end,
-                Heartbeat: self._heartbeat, UnregisterClient: lambda *_: Response(),
+                Heartbeat: lambda *_: Response(), UnregisterClient: lambda *_: Response(),
             }).handle
         )  # fmt: skip
         await self._server.start("127.0.0.1", self._port)
@@ -62,10 +59,6 @@ class FakeBroker:
         self.sends.append(request)
         self.peers.append(peer)
         return self.decide(request)
-
-    def _heartbeat(self, *_: object) -> Answer:
-        self.heartbeats += 1
-        return _never() if self.is_deaf else Response()
 
     def _end(self, request: EndTransaction, _: Peer) -> Answer:
         self.ends.append(request)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from client.fake_cluster import FakeCluster, cluster
+from client.fake_cluster import FakeBroker, FakeCluster, cluster
 from pyromq.auth.signature import Credentials, signature
 from pyromq.client.message import Message
 from pyromq.client.producer import Producer
@@ -16,6 +16,7 @@ from pyromq.client.sending.outcomes import receipt_of, receipts_of_batch
 from pyromq.client.sending.receipt import SendReceipt, SendStatus
 from pyromq.errors import BrokerError, IllegalMessage, SendFailed, SendUnknown, SystemBusy, TopicNotFound
 from pyromq.model.queue import MessageQueue
+from pyromq.net import connection
 from pyromq.wire.codes import ResponseCode
 from pyromq.wire.command import Command
 
@@ -140,8 +141,7 @@ def test_a_message_that_no_other_broker_may_take_waits_for_its_own_and_is_sent_o
             world["a"].wait_for(caught_up)
             queue = MessageQueue("orders", "a", 0) if len(brokers) > 1 else None
             sending = asyncio.ensure_future(producer.send(HELLO, queue=queue))
-            while not world["a"].heartbeats:  # noqa: ASYNC110  until somebody wonders whether the broker is there
-                await asyncio.sleep(0.02)
+            await asked_for_routes(world, 2)
             caught_up.set()
             assert (await sending).status is SendStatus.OK
             assert len(world.sends()) == 1
@@ -149,19 +149,54 @@ def test_a_message_that_no_other_broker_may_take_waits_for_its_own_and_is_sent_o
     run(story())
 
 
+async def asked_for_routes(world: FakeCluster, times: int) -> None:
+    """Somebody who has waited for a try's share of the time looks whether another broker leads."""
+    before = world.routes_asked
+    async with asyncio.timeout(10):
+        while world.routes_asked < before + times:  # noqa: ASYNC110  nobody tells us
+            await asyncio.sleep(0.02)
+
+
 @pytest.mark.parametrize("keys", [None, Credentials("AK", "secret")])
-def test_the_only_broker_that_is_not_there_any_more_is_sent_the_message_on_a_new_connection(
-    keys: Credentials | None,
-) -> None:
-    """A machine that vanished says nothing; the one that comes in its place does not know the connection."""
+def test_a_broker_in_whose_place_another_one_leads_is_not_waited_for(keys: Credentials | None) -> None:
+    async def story() -> None:
+        async with cluster("a") as world, producer_of(world, timeout_s=6.0, credentials=keys) as producer:
+            old = world["a"]
+            old.say_nothing()
+            sending = asyncio.ensure_future(producer.send(HELLO))
+            while not old.sends:  # noqa: ASYNC110  nobody tells us
+                await asyncio.sleep(0.02)
+            new = world.brokers["a"] = FakeBroker("a")
+            await new.start()
+            assert (await sending).status is SendStatus.OK
+            assert (len(old.sends), len(new.sends)) == (1, 1)
+            await old.stop()
+
+    run(story())
+
+
+def test_a_machine_that_vanished_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system knows: what it sends there does not arrive."""
 
     async def story() -> None:
-        async with cluster("a") as world, producer_of(world, timeout_s=10.0, credentials=keys) as producer:
+        async with cluster("a") as world, producer_of(world, timeout_s=3.0) as producer:
             world["a"].say_nothing(times=1)
-            world["a"].is_deaf = True
+            monkeypatch.setattr(connection, "is_sent_in_vain", lambda _: len(world["a"].sends) == 1)
             assert (await producer.send(HELLO)).status is SendStatus.OK
-            assert len(world.sends()) == 2
-            assert len(set(map(id, world["a"].peers))) == 2
+            assert len(world["a"].sends) == 2
+            assert len(set(map(id, world["a"].peers))) == 2, "on a new connection"
+
+    run(story())
+
+
+def test_the_time_of_a_send_ends_whatever_happens_to_those_who_wonder(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        async with cluster("a") as world, producer_of(world, timeout_s=0.6) as producer:
+            world["a"].say_nothing()
+            monkeypatch.setattr(connection, "is_sent_in_vain", lambda _: 1 / 0)
+            for _ in range(2):
+                with pytest.raises(SendUnknown):
+                    await producer.send(HELLO)
 
     run(story())
 

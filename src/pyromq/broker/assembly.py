@@ -123,8 +123,10 @@ class Broker:
                 await tables.save()
 
     def _open_store(self, cut_at: int | None) -> contextlib.AbstractAsyncContextManager[MessageStore]:
-        """What no slave had yet is not shown by a start: the promise knows when it may be."""
-        holds_back = self._given.copies > 1 and self._given.replication.hides
+        """What no slave had yet is not shown by a start: the promise knows when it may be. Raises CorruptFile."""
+        replication = self._given.replication
+        role = LeadershipFile(self.store.disk, self.store.paths.config).load().role or self._given.role
+        holds_back = replication.hides and replication.copies_for(role) > 1
         return self.store.running(truncate_at=cut_at, hold_back=holds_back)
 
     async def _find_role(self, client: Client) -> Role:

@@ -132,7 +132,7 @@ class Parts:
         # What runs beside the requests.
         self.overload = Overload(lambda: config().overload, store.marks, clock)
         self.promise = BrokerPromise(config(), store.marks, clock)
-        copies.slaves_changed, copies.look = self.promise.slaves_changed, self.promise.look
+        copies.slaves_changed = self.promise.slaves_changed
         self.read_advice = ReadAdvice(
             config, lambda: store.marks.readable.value, lambda: bool(self.promise.in_sync()), machine_memory()
         )
@@ -296,6 +296,8 @@ class Parts:
             work.append(self.metadata_copy.run())
         else:  # what these write is in the master's log, and so in a slave's
             work += [self.delays.run(), self.check_back.run()]
+        if self.promise.waits_for_slaves:
+            work.append(self.promise.watch())
         if self.fast_sends is not None:
             work.append(self.fast_sends.watch())
         return work

@@ -9,10 +9,12 @@ perhaps nowhere else: its answer says so.
 
 Consumers see the log up to this mark as well. What no slave has is lost when one takes over, and its place in the queue
 is given to another message: a consumer that had been there would never see that one. A master that may be alone shows
-everything once it has been so for as long as a send waits: from then on nothing is acknowledged as safe either.
+everything once too few slaves have been level with it for as long as a send waits, and until they are again.
 """
 
 from __future__ import annotations
+
+import asyncio
 
 from pyromq.clock import Clock
 from pyromq.config import BrokerConfig
@@ -20,6 +22,9 @@ from pyromq.errors import NotEnoughReplicas, NotNow, PyroMQError
 from pyromq.replication.followers import Followers, Promise, SyncRule
 from pyromq.store.watermarks import Watermark, Watermarks
 from pyromq.wire.codes import ResponseCode
+
+#: How often it is looked whether slaves are still in sync.
+LOOK_SECONDS = 0.5
 
 
 class BrokerPromise:
@@ -33,11 +38,12 @@ class BrokerPromise:
         self._followers = Followers()
         self._rule = SyncRule(replication.max_gap_bytes, replication.silence_ms)
         self.timeout_s = replication.timeout_ms / 1000
-        #: Since when there are too few slaves; and since when too few are in sync, None while there are enough.
-        self._had_enough = False
-        self._missed_from = clock.monotonic()
-        self._alone_from: float | None = self._missed_from
-        #: Readers see more when this broker is alone than when it is not.
+        #: Were there enough slaves at the last look, and since when there are not.
+        self._had_slaves = False
+        self._lacks_slaves_since = clock.monotonic()
+        #: Since when too few of them are in sync and have caught up; None: there are enough.
+        self._lacks_copies_since: float | None = self._lacks_slaves_since
+        #: Readers see everything when that has been so for a while.
         self._shows_when_alone = replication.hides and not replication.hides_when_alone
         self._marks = marks
         #: Until then it is known well enough that nobody else leads; None: there is nobody to ask.
@@ -112,23 +118,30 @@ class BrokerPromise:
         if self.terms is None:
             return
         in_sync = self.in_sync()
-        had_enough, self._had_enough = self._had_enough, self._are_enough_with(in_sync, self.terms)
-        if had_enough and not self._had_enough:
-            self._missed_from = self._clock.monotonic()
+        had_slaves, self._had_slaves = self._had_slaves, self._are_enough_with(in_sync, self.terms)
+        if had_slaves and not self._had_slaves:
+            self._lacks_slaves_since = self._clock.monotonic()
         if self._shows_when_alone:
-            self._show(has_copies=1 + len(in_sync) >= self.terms.copies)
+            self._show(has_copies=1 + self._followers.caught_up(in_sync) >= self.terms.copies)
         self._move_to(self._replicated(in_sync, self.terms))
 
     def _show(self, *, has_copies: bool) -> None:
+        """One that has just come and has far to go, or goes again, holds nobody back."""
         now = self._clock.monotonic()
         if has_copies:
-            if self._alone_from is not None:
-                self._alone_from = None
+            if self._lacks_copies_since is not None:
+                self._lacks_copies_since = None
                 self._marks.show_only(self.mark)
-        elif self._alone_from is None:
-            self._alone_from = now
-        elif now >= self._alone_from + self.timeout_s:
+        elif self._lacks_copies_since is None:
+            self._lacks_copies_since = now
+        elif now >= self._lacks_copies_since + self.timeout_s:
             self._marks.show_all()
+
+    async def watch(self) -> None:
+        """For as long as the broker runs, where sends wait for slaves."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            self.look()
 
     def _move_to(self, replicated: int) -> None:
         position = min(self._own.value, replicated)
@@ -160,7 +173,7 @@ class BrokerPromise:
     def is_within_reach(self) -> bool:
         """Is there somebody to wait for? Slaves of a master that has just started are about to come, and one that has
         just gone may be restarting: both have as long as a send waits."""
-        return self._are_enough or self._clock.monotonic() < self._missed_from + self.timeout_s
+        return self._are_enough or self._clock.monotonic() < self._lacks_slaves_since + self.timeout_s
 
     @property
     def _are_enough(self) -> bool:

@@ -51,8 +51,6 @@ log = logging.getLogger("pyromq.broker")
 MOST_COMPARED = 32
 #: Where no send waits for slaves, what was written gathers for so long.
 GATHER_SECONDS = 0.002
-#: How often a master looks whether its slaves are still in sync.
-LOOK_SECONDS = 0.5
 
 
 class Replicating:
@@ -80,8 +78,6 @@ class Replicating:
         self._slaves = 0
         #: Told whenever a slave comes, goes or reports.
         self.slaves_changed: Callable[[Followers], None] = lambda followers: None
-        #: Called now and then while sends wait for slaves.
-        self.look: Callable[[], None] = lambda: None
         #: Of a slave: where the master's log and the master itself were said to be.
         self._told_at: tuple[str, str | None] | None = None
         #: Where the master answers with whose log ours was compared; None: it knows nothing of epochs.
@@ -152,16 +148,7 @@ class Replicating:
             # A port that nobody asked for must not keep the broker from starting.
             by_chance = not self._config.replication.listen_port
             async with self.primary.serving(self._config.listen_host, self._port(), or_any=by_chance):
-                looking = asyncio.get_running_loop().create_task(self._look_now_and_then())
-                try:
-                    yield self
-                finally:
-                    looking.cancel()
-
-    async def _look_now_and_then(self) -> None:
-        while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            self.look()
+                yield self
 
     def _log_grew(self) -> None:
         if self.primary is not None:

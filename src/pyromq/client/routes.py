@@ -201,6 +201,13 @@ class Routes:
         """Addresses by broker name and id; id 0 is the master."""
         return self._brokers
 
+    def topic_at(self, address: str) -> str | None:
+        """A topic that the broker at an address has."""
+        for topic, route in self._known.items():
+            if any(address in broker.addresses.values() for broker in route.brokers):
+                return topic
+        return None
+
     def addresses(self, broker_name: str) -> Mapping[int, str]:
         return self._brokers.get(broker_name, {})
 

@@ -45,8 +45,6 @@ END_SECONDS = 2.0
 #: wait for it for ever. How much may wait is limited where messages are sent.
 _LIMITS = LimitsConfig(max_unsent_bytes_per_connection=1 << 40, max_unsent_bytes=1 << 40)
 
-#: How long a broker has to show that it is there, when somebody wonders.
-PROBE_SECONDS = 1.0
 #: The pauses between looks at a route of which something is wrong.
 WATCH_SECONDS = (0.0, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0)
 
@@ -114,7 +112,7 @@ class Session:
             _LIMITS,
             tls=self._tls,
             sign=self._sign,
-            on_slow=self.doubt,
+            on_slow=self._wonder,
             connect_timeout_s=self.options.connect_timeout_s,
         )
         self.spawn(self._every(self.options.heartbeat_s, self.heartbeat))
@@ -142,8 +140,8 @@ class Session:
     def leave_to_parent(self) -> None:
         """This process was forked from another one: connections and tasks are the other one's, and the name too."""
         self._client = None
-        self._tasks.clear()
-        self._heard.clear()
+        for mine in (self._tasks, self._heard, self._doubted, self._watched):
+            mine.clear()
         if self.options.client_id is None:
             self.client_id = _new_client_id(self.clock.now_ms())
 
@@ -248,13 +246,20 @@ class Session:
         )
 
     def doubt(self, address: str) -> None:
-        """Somebody waits for an answer, or has waited in vain: find out beside whether the connection still leads
-        anywhere. One on which nothing comes back is closed, and the next who needs it makes another."""
+        """Somebody waited for an answer in vain: find out beside whether the connection still leads anywhere. One on
+        which nothing comes back is closed, and the next who needs it makes another."""
         if address not in self._doubted and self.is_open:
             self._doubted.add(address)
-            limit_s = min(PROBE_SECONDS, self.options.call_timeout_s)
-            probe = self.spawn(self._beat(address, self._introduction(), limit_s))
+            probe = self.spawn(self._beat(address, self._introduction()))
             probe.add_done_callback(lambda _: self._doubted.discard(address))
+
+    def _wonder(self, address: str) -> None:
+        """Somebody waits there, longer than usual. That is all right as long as nobody else leads in its place."""
+        brokers = self.routes.brokers().values()
+        if not any(addresses.get(MASTER) == address for addresses in brokers):
+            self._open_client().forget(address, "it no longer leads")
+        elif (topic := self.routes.topic_at(address)) is not None:
+            self.watch_route(topic)
 
     def _listeners(self) -> list[str]:
         """Masters hear of producers; consumers read from slaves too."""
@@ -265,10 +270,10 @@ class Session:
             if broker_id == MASTER or self.consumers
         ]
 
-    async def _beat(self, address: str, body: bytes, limit_s: float | None = None) -> None:
+    async def _beat(self, address: str, body: bytes) -> None:
         try:
             connection = await self.connect(address)
-            await self.ask(address, Heartbeat(body=body), limit_s)
+            await self.ask(address, Heartbeat(body=body))
         except PyroMQError as error:
             self._heard[address] = None
             if isinstance(error, NoPermission):

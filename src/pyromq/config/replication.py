@@ -32,7 +32,7 @@ class ReplicationConfig:
     #: While fewer slaves are in sync than `copies` asks for, wait for those that are, down to `least_in_sync`.
     adapts: bool = False
     #: What readers of a sync master see. `copied`: what has its copies, and everything once too few slaves have been in
-    #: sync for `timeout_ms`. `promised`: nothing else than what has its copies; always so with `least_in_sync` above 1.
+    #: sync for `timeout_ms`. `promised`: what may be acknowledged, and no more; always so with `least_in_sync` above 1.
     #: `all`: at once, as with RocketMQ: when a slave takes over, a group may have seen what is lost, and pass over what
     #: gets its place.
     shown: str = "copied"

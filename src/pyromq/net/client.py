@@ -90,10 +90,20 @@ class Client:
             return known
 
     def _slow(self, connection: Connection) -> None:
+        """A machine that vanished says nothing, and whoever waits for it tries anew; one that is there may be busy."""
+        if connection.is_sent_in_vain:
+            connection.abort("what is sent there does not arrive")
+            return
         for address, known in self._by_address.items():
             if known is connection and self._on_slow is not None:
                 self._on_slow(address)
                 return
+
+    def forget(self, address: str, why: str) -> None:
+        """Break the connection to an address: whoever waits for an answer there is told, and tries elsewhere."""
+        known = self._by_address.pop(address, None)
+        if known is not None and known.is_open:
+            known.abort(why)
 
     async def _connect(self, address: str) -> Connection:
         if self._is_closed:

@@ -26,6 +26,7 @@ from pyromq.net.address import pack_address, shown_address
 from pyromq.net.compiled import KERNEL
 from pyromq.net.home import Handle, Home
 from pyromq.net.service import answer_for
+from pyromq.net.tcp_state import is_sent_in_vain
 from pyromq.wire.command import FLAG_ANSWER, FLAG_ONE_WAY, Command
 from pyromq.wire.frames import body_pieces, decode_frame, encode_frame, encode_head, frame_end
 from pyromq.wire.reassembly import Reassembly
@@ -45,7 +46,7 @@ WRITE_BYTES = 1 << 20
 WAITING_BYTES = 4 << 10
 #: How often answers that are too late are looked for.
 WATCH_SECONDS = 0.05
-#: A call that has waited for so long makes one wonder whether the peer is still there; and again after as long.
+#: A call that has waited for so long makes one wonder whether the peer is still there, if it says nothing else.
 SLOW_SECONDS = 1.0
 #: How long a peer has to take its last answers and close, before we do.
 LINGER_SECONDS = 1.0
@@ -61,8 +62,8 @@ class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_calls", "_due", "_flush_is_due", "_frames", "_home", "_in_flight", "_in_flight_bytes", "_is_closed",
         "_is_halted", "_is_leaving", "_is_reading_paused", "_is_watching", "_last_id", "_last_tick", "_loop", "_lost",
-        "_oldest", "_out", "_out_bytes", "_stalled_since", "_taken", "_transport", "_written", "address", "host",
-        "inlet", "packed_address", "partial_bytes", "unsent_bytes",
+        "_oldest", "_out", "_out_bytes", "_slow_s", "_stalled_since", "_taken", "_transport", "_written", "address",
+        "host", "inlet", "packed_address", "partial_bytes", "unsent_bytes",
     )  # fmt: skip
 
     def __init__(self, home: Home) -> None:
@@ -100,8 +101,10 @@ class Connection(asyncio.BufferedProtocol):
         #: When those of them that have no timer of their own are too late.
         self._due: dict[int, float] = {}
         self._is_watching = False
-        #: The one of them that had waited longest at the last look, and since when somebody looks at it.
+        #: The one of them that had waited longest at the last look, and since when somebody looks at it; and after
+        #: how long it is slow.
         self._oldest: tuple[int, float] = (-1, 0.0)
+        self._slow_s = SLOW_SECONDS
 
         #: Closes as soon as what is ready has been handed to the transport.
         self._is_closed = False
@@ -438,6 +441,12 @@ class Connection(asyncio.BufferedProtocol):
         return self._transport is not None and not self._is_closed and not self._transport.is_closing()
 
     @property
+    def is_sent_in_vain(self) -> bool:
+        """Does the system send again and again, and the other machine says nothing?"""
+        transport = self._transport
+        return transport is not None and is_sent_in_vain(transport.get_extra_info("socket").fileno())
+
+    @property
     def is_reading(self) -> bool:
         """False while the peer is not listened to: what it sends now, it cannot be blamed for not sending."""
         return not self._is_reading_paused
@@ -466,10 +475,13 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             self._calls.pop(correlation_id, None)
 
-    def call_nowait(self, correlation_id: int, frame: bytes, due: float) -> asyncio.Future[Command]:
+    def call_nowait(
+        self, correlation_id: int, frame: bytes, due: float, slow_s: float = SLOW_SECONDS
+    ) -> asyncio.Future[Command]:
         """Send a frame that was made elsewhere, with an id of `next_id`; the answer, or CallTimeout soon after `due`.
 
-        `due` is in the loop's time. There is no timer for each call: somebody looks at all of them now and then.
+        `due` is in the loop's time. There is no timer for each call: somebody looks at all of them now and then, and
+        tells the home of a connection on which one has waited for its `slow_s`.
         """
         answer = self._expect(correlation_id)
         if not self.is_open:
@@ -479,13 +491,14 @@ class Connection(asyncio.BufferedProtocol):
         self._due[correlation_id] = due
         self.put_bytes(frame)
         if not self._is_watching:
-            self._is_watching = True
+            self._is_watching, self._slow_s = True, slow_s
             self._loop.call_later(WATCH_SECONDS, self._look_for_late_answers)
+        elif slow_s < self._slow_s:
+            self._slow_s = slow_s
         return answer
 
     def _look_for_late_answers(self) -> None:
         now = self._loop.time()
-        self._look_at_oldest(now)
         for correlation_id in [one for one, due in self._due.items() if due <= now]:
             del self._due[correlation_id]
             answer = self._calls.pop(correlation_id, None)
@@ -494,13 +507,13 @@ class Connection(asyncio.BufferedProtocol):
         self._is_watching = bool(self._due)
         if self._is_watching:
             self._loop.call_later(WATCH_SECONDS, self._look_for_late_answers)
+            self._look_at_oldest(now)
 
     def _look_at_oldest(self, now: float) -> None:
-        oldest = next(iter(self._due), -1)
+        oldest = next(iter(self._due))
         if oldest != self._oldest[0]:
             self._oldest = (oldest, now)
-        elif self._due and now >= self._oldest[1] + SLOW_SECONDS and self._home.on_slow is not None:
-            self._oldest = (oldest, now)
+        elif now >= self._oldest[1] + self._slow_s and self._home.on_slow is not None:
             self._home.on_slow(self)
 
     def _expect(self, correlation_id: int) -> asyncio.Future[Command]:

@@ -75,7 +75,7 @@ class Home:
         )
         self.fast_path: FastPath | None = None
         self.sign: Sign | None = None
-        #: Is told of a peer that has not answered one of our calls for a while.
+        #: Is told of a peer that has not answered one of our calls for a while, again and again until it does.
         self.on_slow: Callable[[Connection], None] | None = None
         self.complaints = Complaints(clock or SystemClock())
         self.scratch = memoryview(bytearray(READ_BYTES))

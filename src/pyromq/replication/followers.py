@@ -28,6 +28,8 @@ class Follower:
     level_ms: int
     #: The machine it is on, where that is known: two connections from one machine may be one replica that came again.
     machine: str = ""
+    #: Since it came it has had, at some moment, all that the primary had.
+    has_caught_up: bool = False
 
     def lag(self, end: int) -> int:
         """Bytes that it does not have yet."""
@@ -135,8 +137,11 @@ class Followers:
                 f"the replica {name} reports {position} after {follower.reported}: its log became shorter; it must "
                 "connect again"
             )
+        has_caught_up = follower.has_caught_up or level_ms is not None
         level_ms = follower.level_ms if level_ms is None else max(level_ms, follower.level_ms)
-        return self._with(replace(follower, reported=position, heard_ms=now_ms, level_ms=level_ms))
+        return self._with(
+            replace(follower, reported=position, heard_ms=now_ms, level_ms=level_ms, has_caught_up=has_caught_up)
+        )
 
     def _with(self, follower: Follower) -> Followers:
         changed = Followers()
@@ -152,6 +157,10 @@ class Followers:
 
     def in_sync(self, rule: SyncRule, end: int, now_ms: int) -> frozenset[str]:
         return frozenset(one.name for one in self._copies() if rule.holds(one, end, now_ms))
+
+    def caught_up(self, among: frozenset[str]) -> int:
+        """How many of these have had everything at some moment since they came."""
+        return sum(1 for name in among if self._by_name[name].has_caught_up)
 
     def replicated(self, copies: int, end: int, among: frozenset[str] | None = None) -> int:
         """Everything below is in so many logs, the primary's own among them. 0 when there are too few replicas.

@@ -307,6 +307,11 @@ class StoreReader:
         queue = self._queue(topic, queue_id)
         return queue.max_offset if queue is not None else 0
 
+    def given_out(self, topic: str, queue_id: int) -> int:
+        """Behind the newest message of a queue, shown to readers or not."""
+        queue = self._queue(topic, queue_id)
+        return queue.cursor.next_append if queue is not None else 0
+
     def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         self._check_open()
         return self.queues.get(to_bytes(topic), queue_id)

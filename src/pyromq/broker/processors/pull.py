@@ -281,6 +281,11 @@ class PullProcessor:
         log.info("%s goes on at %d in %s/%d: it was reset", request.group, offset, request.topic, request.queue_id)
         return result(plan, ReadResult(ReadStatus.TOO_SMALL, offset, first, last), "OFFSET_RESET")
 
+    def _was_shown(self, request: PullMessage, found: ReadResult) -> bool:
+        """A sync master that was killed hides for a moment what no slave has confirmed to it since: whoever had read
+        that already waits, and does not read it twice."""
+        return found.max_offset < request.offset <= self._store.given_out(request.topic, request.queue_id)
+
     def _answer(self, request: PullMessage, plan: Plan, found: ReadResult) -> PullResult:
         found = _filtered(found, plan)
         if found.records:
@@ -290,7 +295,7 @@ class PullProcessor:
             self._statistics.got_nothing()
         if found.status is ReadStatus.NO_QUEUE and request.offset != 0:
             found.status = ReadStatus.TOO_LARGE
-        if found.status in OUT_OF_RANGE and self._config().is_slave:
+        if found.status in OUT_OF_RANGE and (self._config().is_slave or self._was_shown(request, found)):
             found = ReadResult(ReadStatus.AT_END, request.offset, found.min_offset, found.max_offset)
         if found.status in OUT_OF_RANGE:
             log.info(

@@ -6,9 +6,9 @@ after pauses that grow, with the newest route. All other tries are counted: what
 number of times.
 
 Each counted try has its share of the time that is left, so that a broker that says nothing does not use up what the
-others would need. Where no other broker may take the message, the time is one try's: a broker that is there and says
-nothing waits for something itself, for its slave perhaps, and a second try would only store the message twice. Whether
-it is there is asked beside (`Session.doubt`), and a connection that leads nowhere ends its tries.
+others would need. Where no other broker may take the message, the time is one try's: a broker that says nothing waits
+for something itself, for its slave perhaps, and a second try would only store the message twice. When it has had a
+try's share, two things end it: the machine is gone (what is sent there does not arrive), or another broker leads.
 
 What is known at the end is said exactly: a try that got no answer, or one that does not tell, may
 have stored the message, and then the outcome is unknown unless a later try went well. A later try that goes well may
@@ -168,10 +168,11 @@ class Delivery:
             if connection is None:
                 async with asyncio.timeout_at(due):
                     connection = await self._session.connect(address)
+            slow_s = due - began
             if order.is_bound or parcel.topic in self._routes.at_one_broker:
                 due = order.deadline
             is_sent = True
-            answer = await self._ask(connection, parcel, queue, due)
+            answer = await self._ask(connection, parcel, queue, due, slow_s)
         except (CallFailed, TimeoutError) as error:
             trouble.add(_told(error), is_certain=not is_sent, is_momentary=not is_sent and _is_away(error, address))
             if is_sent and address is not None and isinstance(error, CallTimeout):
@@ -242,13 +243,15 @@ class Delivery:
         address = self._address(queue)
         return address, self._session.connected(address)
 
-    def _ask(self, connection: Connection, parcel: Parcel, queue: MessageQueue, due: float) -> Awaitable[Command]:
+    def _ask(
+        self, connection: Connection, parcel: Parcel, queue: MessageQueue, due: float, slow_s: float
+    ) -> Awaitable[Command]:
         correlation_id = connection.next_id()
         if self._signed:
             frame = connection.request_frame(self._frames.request(parcel, queue.queue_id), correlation_id)
         else:
             frame = self._frames.frame(parcel, queue.queue_id, correlation_id)
-        return connection.call_nowait(correlation_id, frame, due)
+        return connection.call_nowait(correlation_id, frame, due, slow_s)
 
 
 def pause_after(tries: int, left_s: float, chance: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from chaos.machines import NAMESPACES, PREFIX, Machine, Network, sweep, why_not
+from pyromq.net.tcp_state import is_sent_in_vain
 
 PORT = 7
 
@@ -125,3 +127,28 @@ def test_what_a_killed_test_left_is_swept_away(tmp_path: Path) -> None:
     assert not any(found.name.startswith(prefix) for found in NAMESPACES.iterdir())
     assert prefix not in Path("/proc/mounts").read_text()
     assert not os.path.ismount(tmp_path / "a" / "disk")
+
+
+def test_the_system_tells_a_machine_that_is_gone_from_one_that_does_not_read(network: Network) -> None:
+    """What clients go by who have waited long for an answer."""
+    one, other = network.machine("one"), network.machine("other")
+    with other.inside():
+        listener = socket.create_server((other.address, PORT))
+    with one.inside(), socket.create_connection((other.address, PORT), 5.0) as connection:
+        connection.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                connection.send(bytes(1 << 16))
+        time.sleep(1.0)  # longer than the system waits before it sends again
+        assert not is_sent_in_vain(connection.fileno()), "it says that it has no room"
+        accepted, _ = listener.accept()
+        with accepted:
+            accepted.recv(1 << 20)
+            network.unplug(other)
+            deadline = time.monotonic() + 20
+            while not is_sent_in_vain(connection.fileno()):
+                assert time.monotonic() < deadline
+                with contextlib.suppress(BlockingIOError):
+                    connection.send(b"more")
+                time.sleep(0.05)
+    listener.close()

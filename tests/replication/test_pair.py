@@ -10,6 +10,7 @@ import pytest
 
 from pyromq.clock import SystemClock
 from pyromq.replication import replica as replica_module
+from pyromq.replication import send_log
 from pyromq.replication.store_log import StoreLog
 from pyromq.replication.stream import StreamTimes
 from pyromq.store.aside import put_log_aside
@@ -37,9 +38,12 @@ def test_the_copy_is_the_log_byte_for_byte_and_has_queues_of_its_own(tmp_path: P
 
 
 @pytest.mark.parametrize("window_bytes", [None, 3_000, 1 << 20])
-@pytest.mark.parametrize("batch_bytes", [1_000, 200_000])
-def test_any_pace_gives_the_same_copy(tmp_path: Path, window_bytes: int | None, batch_bytes: int) -> None:
-    """Large frames go from the file by the kernel, small ones with their head."""
+@pytest.mark.parametrize(("batch_bytes", "newest"), [(1_000, 0), (200_000, 0), (200_000, 1 << 20)])
+def test_any_pace_gives_the_same_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window_bytes: int | None, batch_bytes: int, newest: int
+) -> None:
+    """Large frames go from the file by the kernel, unless they are of the newest bytes; small ones with their head."""
+    monkeypatch.setattr(send_log, "NEWEST_BYTES", newest)
 
     async def story() -> None:
         large = {"segment_bytes": 1 << 20}

@@ -14,6 +14,9 @@ from pyromq.replication.stream import Span
 
 #: Less than this is sent together with its head, in one call: copying it costs less than another call.
 SMALL_BYTES = 64 << 10
+#: So near the log's end its bytes go out of the mapping, however many: the system reads ahead of what it sends from a
+#: file, and would fill the room behind the log with zeroes.
+NEWEST_BYTES = 16 << 20
 #: What is not in memory is fetched so much at a time.
 FETCH_BYTES = 4 << 20
 
@@ -32,7 +35,8 @@ class LogSender:
 
     async def send(self, span: Span) -> None:
         """The frame for a span. Raises OSError, OffsetNotFound: the connection is of no more use then."""
-        if span.length >= SMALL_BYTES:
+        is_new = span.position + span.length + NEWEST_BYTES > self._log.log_end
+        if span.length >= SMALL_BYTES and not is_new:
             await self._warm(span)
             # First, as whatever is wrong must come before the head that promises these bytes.
             offset = self._find(span.position)

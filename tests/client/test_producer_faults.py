@@ -175,6 +175,22 @@ def test_a_broker_in_whose_place_another_one_leads_is_not_waited_for(keys: Crede
     run(story())
 
 
+def test_a_broker_that_a_name_server_has_forgotten_is_waited_for() -> None:
+    async def story() -> None:
+        async with cluster("a") as world, producer_of(world, timeout_s=3.0) as producer:
+            caught_up = asyncio.Event()
+            await producer.send(HELLO)
+            world["a"].wait_for(caught_up)
+            world.without_master = 3
+            sending = asyncio.ensure_future(producer.send(HELLO))
+            await asked_for_routes(world, 2)
+            caught_up.set()
+            assert (await sending).status is SendStatus.OK
+            assert len(world.sends()) == 2
+
+    run(story())
+
+
 def test_a_machine_that_vanished_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """The system knows: what it sends there does not arrive."""
 

@@ -254,9 +254,10 @@ class Session:
             probe.add_done_callback(lambda _: self._doubted.discard(address))
 
     def _wonder(self, address: str) -> None:
-        """Somebody waits there, longer than usual. That is all right as long as nobody else leads in its place."""
-        brokers = self.routes.brokers().values()
-        if not any(addresses.get(MASTER) == address for addresses in brokers):
+        """Somebody waits there, longer than usual. That is all right as long as nobody else leads in its place; a name
+        server that knows of no master may have forgotten it."""
+        masters = [addresses.get(MASTER) for addresses in self.routes.brokers().values()]
+        if address not in masters and None not in masters:
             self._open_client().forget(address, "it no longer leads")
         elif (topic := self.routes.topic_at(address)) is not None:
             self.watch_route(topic)

@@ -50,10 +50,13 @@ class Inbox:
         return [message.text for message in self.messages]
 
     async def received(self, count: int, patience_s: float = PATIENCE_S) -> list[ReceivedMessage]:
-        async with asyncio.timeout(patience_s):
-            while len(self.messages) < count:
-                self._changed.clear()
-                await self._changed.wait()
+        try:
+            async with asyncio.timeout(patience_s):
+                while len(self.messages) < count:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            raise AssertionError(f"{len(self.messages)} of {count} within {patience_s:g} s: {self.bodies}") from None
         return self.messages
 
     async def nothing_more(self, count: int, for_s: float = 1.0) -> list[ReceivedMessage]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from pyromq import Message, Producer
 from pyromq.broker.assembly import Broker
@@ -132,6 +135,17 @@ class Scene:
             for body in bodies:
                 await producer.send(Message(TOPIC, body.encode()))
 
+    async def part_logs(self, both_have: Iterable[str], then: Iterable[str]) -> None:
+        """While `b` is away `a` loses the half of what both have, and goes on with something else."""
+        await self.send(*both_have)
+        await self.follows("b", "a")
+        await self.stop("b")
+        end = self.of("a").store.log.end
+        await self.stop("a")
+        self.lose_end("a", end // 2)
+        await self.start("a")
+        await self.send(*then)
+
     def bodies(self, name: str) -> list[str]:
         store = self.of(name).store
         store.catch_up()
@@ -158,6 +172,17 @@ async def scene_in(root: Path, role: str) -> AsyncIterator[Scene]:
     finally:
         await scene.stop_all()
         await server.stop()
+
+
+def copy_with(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
+    """All brokers of a test have these settings of their copies."""
+    usual = Scene.config
+
+    def config(scene: Scene, name: str) -> BrokerConfig:
+        given = usual(scene, name)
+        return replace(given, replication=replace(given.replication, **settings))
+
+    monkeypatch.setattr(Scene, "config", config)
 
 
 def told(root: Path, story: Callable[[Scene], Coroutine[Any, Any, None]], role: str = "SYNC_MASTER") -> None:

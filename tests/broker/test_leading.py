@@ -6,13 +6,12 @@ import asyncio
 import contextlib
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from unittest.mock import AsyncMock
 
 import pytest
 
-from broker.leading_scene import SEGMENT, TOPIC, Scene, told, until
+from broker.leading_scene import SEGMENT, TOPIC, Scene, copy_with, told, until
 from pyromq import Message, Producer
 from pyromq.broker import fencing, registration
 from pyromq.broker.assembly import Broker
@@ -179,13 +178,7 @@ def test_a_promoted_slave_that_starts_again_shows_no_more_than_it_did(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its settings say that it is a slave: what it is was decided since."""
-    usual = Scene.config
-
-    def strict(scene: Scene, name: str) -> BrokerConfig:
-        config = usual(scene, name)
-        return replace(config, replication=replace(config.replication, shown="promised", timeout_ms=300))
-
-    monkeypatch.setattr(Scene, "config", strict)
+    copy_with(monkeypatch, shown="promised", timeout_ms=300)
 
     async def story(scene: Scene) -> None:
         await scene.send("one")

@@ -46,14 +46,8 @@ def problem_of(scene: Scene, name: str) -> str:
 
 async def part_the_logs(scene: Scene) -> None:
     """While the slave is away the master loses its newest messages, and goes on with others of the same size."""
-    await scene.send(*(f"same-size-{number:03}" for number in range(20)))
-    await scene.follows("b", "a")
-    await scene.stop("b")
-    end = scene.of("a").store.log.end
-    await scene.stop("a")
-    scene.lose_end("a", end // 2)
-    await scene.start("a")
-    await scene.send(*(f"OTHERsize-{number:03}" for number in range(15)))
+    both_have = (f"same-size-{number:03}" for number in range(20))
+    await scene.part_logs(both_have, (f"OTHERsize-{number:03}" for number in range(15)))
 
 
 # --- what a slave makes of its master's answer -----------------------------------------------------------------------

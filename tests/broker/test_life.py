@@ -36,14 +36,8 @@ class FullDisk:
 
 async def part_logs(scene: Scene) -> None:
     """`b` is away, and has what its master loses."""
-    await scene.send(*[f"same-{number:03d}" for number in range(20)])
-    await scene.follows("b", "a")
-    await scene.stop("b")
-    end = scene.of("a").store.log.end
-    await scene.stop("a")
-    scene.lose_end("a", end // 2)
-    await scene.start("a")
-    await scene.send(*[f"next-{number:03d}" for number in range(5)])
+    both_have = (f"same-{number:03d}" for number in range(20))
+    await scene.part_logs(both_have, (f"next-{number:03d}" for number in range(5)))
 
 
 @pytest.mark.parametrize("suffix", [".json", ".bin"], ids=["the note of a cut", "the bytes that are cut"])

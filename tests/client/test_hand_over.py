@@ -6,16 +6,14 @@ import asyncio
 import contextlib
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from broker.leading_scene import TOPIC, Scene, told, until
+from broker.leading_scene import TOPIC, Scene, copy_with, told, until
 from pyromq import ConsumeFrom, Message, Producer, PushConsumer, ReceivedMessage
 from pyromq.client.transaction_producer import Decision, TransactionProducer
-from pyromq.config import BrokerConfig
 from pyromq.errors import PyroMQError
 from pyromq.wire.codes import ResponseCode
 
@@ -93,14 +91,8 @@ def in_order(bodies: list[str]) -> bool:
 def test_no_send_fails_while_a_pair_changes_hands_three_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], keyed: bool, role: str
 ) -> None:
-    usual = Scene.config
-
-    def patient(scene: Scene, name: str) -> BrokerConfig:
-        """Acknowledgements of a sync master wait until the old one follows, on a busy machine for long."""
-        config = usual(scene, name)
-        return replace(config, replication=replace(config.replication, timeout_ms=20_000))
-
-    monkeypatch.setattr(Scene, "config", patient)
+    # Acknowledgements of a sync master wait until the old one follows, on a busy machine for long.
+    copy_with(monkeypatch, timeout_ms=20_000)
 
     async def story(scene: Scene) -> None:
         async with Producer(scene.name_server, group="g", **settings) as producer:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
+
+from pyromq.testing.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -165,9 +166,3 @@ class Desk:
 def _with_free_ports(words: list[str]) -> list[str]:
     """The ports that a page gives may be taken here."""
     return ["0" if before == "--port" else word for before, word in zip(["", *words], words, strict=False)]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -18,6 +19,7 @@ from pyromq.config import BrokerConfig, NameServerConfig, ReplicationConfig, Ret
 from pyromq.nameserver.assembly import NameServer
 from pyromq.net.client import Client
 from pyromq.store.message_store import MessageStore, decode
+from pyromq.testing.ports import free_port
 from pyromq.wire.bodies.epochs import BrokerEpochs
 from pyromq.wire.bodies.routes import MemberGroup
 from pyromq.wire.codes import ResponseCode
@@ -38,7 +40,7 @@ class Scene:
         self.root = root
         self.name_server = name_server.address
         self._role = role
-        self._ports: dict[str, int] = {}
+        self._ports: defaultdict[str, int] = defaultdict(free_port)
         self._running: dict[str, AsyncExitStack] = {}
         self.lives: dict[str, BrokerLife] = {}
         self.client = Client()
@@ -48,7 +50,7 @@ class Scene:
             name="pair",
             role=self._role if name == "a" else "SLAVE",
             broker_id="abc".index(name),
-            listen_port=self._ports.get(name, 0),
+            listen_port=self._ports[name],
             vip_channel=False,
             name_servers=(self.name_server,),
             auto_create_topics=True,
@@ -69,7 +71,6 @@ class Scene:
         stack = AsyncExitStack()
         self.lives[name] = await stack.enter_async_context(BrokerLife(self.config(name)).running())
         self._running[name] = stack
-        self._ports[name] = self.of(name).server.port
 
     async def stop(self, name: str) -> None:
         await self._running.pop(name).aclose()

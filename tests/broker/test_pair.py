@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ from pyromq.config import BrokerConfig, NameServerConfig, ReplicationConfig, Ret
 from pyromq.errors import ConfigError, SendError, SendUnknown
 from pyromq.nameserver.assembly import NameServer
 from pyromq.net.client import Client
+from pyromq.testing.ports import free_port
 from pyromq.wire import admin_requests as ask
 from pyromq.wire import requests
 from pyromq.wire.codes import ResponseCode
@@ -46,7 +48,7 @@ class Pair:
         self._root = root
         self.name_server = name_server.address
         self._role = role
-        self._ports: dict[str, int] = {}
+        self._ports: defaultdict[str, int] = defaultdict(free_port)
         self._running: dict[str, AsyncExitStack] = {}
         self.brokers: dict[str, Broker] = {}
 
@@ -56,7 +58,7 @@ class Pair:
             name="pair",
             role="SLAVE" if is_slave else self._role,
             broker_id=int(is_slave),
-            listen_port=self._ports.get(name, 0),
+            listen_port=self._ports[name],
             vip_channel=False,
             name_servers=(self.name_server,),
             auto_create_topics=True,
@@ -82,9 +84,8 @@ class Pair:
     async def start(self, name: str, *, leads: bool | None = None) -> None:
         config = self._config(name, leads=name == "master" if leads is None else leads)
         stack = AsyncExitStack()
-        broker = self.brokers[name] = await stack.enter_async_context(Broker(config).running())
+        self.brokers[name] = await stack.enter_async_context(Broker(config).running())
         self._running[name] = stack
-        self._ports[name] = broker.server.port
 
     async def stop(self, name: str) -> None:
         await self._running.pop(name).aclose()

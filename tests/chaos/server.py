@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from pyromq.testing.ports import free_port
 
 READY = b"PyroMQ is up"
 START_SECONDS = 30.0
@@ -33,18 +33,6 @@ warm_bytes = 0
 refuse_at = 1.0
 resume_below = 0.99
 """
-
-
-def free_port() -> int:
-    """A port below the range that systems give to outgoing connections, so that it stays free between two starts."""
-    for _ in range(100):
-        port = random.randrange(20_000, 30_000)
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            with contextlib.suppress(OSError):
-                probe.bind(("127.0.0.1", port))
-                return port
-    raise AssertionError("no free port between 20000 and 30000")
 
 
 class Server:

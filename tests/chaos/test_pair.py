@@ -19,7 +19,8 @@ from pathlib import Path
 
 from chaos.client import Gone, Wire, connected, messages_in, pull, send
 from chaos.recorder import Recorder
-from chaos.server import SETTINGS, Server, free_port
+from chaos.server import SETTINGS, Server
+from pyromq.testing.ports import free_port
 from pyromq.wire.admin_requests import GetRuntimeInfo, UpdateTopic
 from pyromq.wire.bodies.routes import decode_kv_table
 from pyromq.wire.codes import ResponseCode

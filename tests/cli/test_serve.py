@@ -30,14 +30,9 @@ from pyromq.cli import serve
 from pyromq.cli.logs import LogFormat, LogLevel, start_logging
 from pyromq.config import BrokerConfig, ReplicationConfig, StoreConfig
 from pyromq.errors import ConfigError
+from pyromq.testing.ports import free_port
 
 LINUX = sys.platform == "linux"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture

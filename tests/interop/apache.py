@@ -21,11 +21,9 @@ import fcntl
 import hashlib
 import json
 import os
-import random
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -37,6 +35,7 @@ from typing import IO, Any, Self
 
 from interop.loopback import enter_private_network, run_inside
 from pyromq.errors import CallFailed
+from pyromq.testing import ports as loopback_ports
 from pyromq.testing.asking import ask
 from pyromq.wire.codes import ResponseCode
 from pyromq.wire.nameserver_requests import GetClusterInfo
@@ -437,23 +436,9 @@ def _end(server: subprocess.Popen[bytes], how: signal.Signals) -> None:
 
 
 def free_ports() -> Ports:
-    """Ports below the range systems give to outgoing connections, so that none is taken meanwhile."""
-    for _ in range(100):
-        base = random.randrange(20_000, 30_000)
-        if all(_is_free(port) for port in (base, base + 2, base + 4, base + 5)):
-            return Ports(namesrv=base, broker=base + 4)
-    raise ApacheFailed("no free ports between 20000 and 30000")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            # Every interface, because the replication port is bound there.
-            probe.bind(("", port))
-        except OSError:
-            return False
-        return True
+    """Apache's brokers listen also on the port below their own less one, and on the one above it."""
+    base = loopback_ports.free_ports(0, 2, 4, 5)
+    return Ports(namesrv=base, broker=base + 4)
 
 
 # --- The client ----------------------------------------------------------------------------------

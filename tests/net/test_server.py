@@ -9,6 +9,7 @@ import socket
 import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,7 @@ from pyromq.net.complaints import LINES_PER_WINDOW
 from pyromq.net.peer import Peer
 from pyromq.net.server import Server
 from pyromq.net.service import Answer, Service
+from pyromq.testing.ports import free_port
 from pyromq.wire.codes import ResponseCode
 from pyromq.wire.command import FLAG_ONE_WAY, Command
 from pyromq.wire.requests import GetMaxOffset, GetMinOffset, Heartbeat, NotifyMembersChanged
@@ -198,12 +200,6 @@ def test_another_port_has_the_same_clients_and_limits(loop: str, caplog: pytest.
     with caplog.at_level(logging.INFO):
         run(story(), loop)
     assert "another program listens there; stop it, or choose another port; this port is done without" in caplog.text
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 # --- bad input -------------------------------------------------------------------------------------------------------
@@ -590,6 +586,31 @@ def test_a_client_connects_again_when_its_server_is_back(loop: str) -> None:
         with pytest.raises(Unreachable, match="this client is closed"):
             await client.call(address, wanted)
         await again.stop()
+
+    run(story(), loop)
+
+
+def test_a_client_does_not_talk_to_itself(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody listens the system may connect a port with itself, and its server could not come back."""
+
+    async def story() -> None:
+        running, port = asyncio.get_running_loop(), free_port()
+        connect = running.create_connection
+
+        async def connect_from_there(*arguments: Any, **more: Any) -> Any:
+            return await connect(*arguments, **more, local_addr=("127.0.0.1", port))
+
+        client = Client()
+        with monkeypatch.context() as unlucky:
+            unlucky.setattr(running, "create_connection", connect_from_there)
+            with pytest.raises(Unreachable, match=r"connection refused"):
+                await client.call(f"127.0.0.1:{port}", Heartbeat())
+        await turns()
+        server = Server(SERVICE.handle)
+        await server.start("127.0.0.1", port)
+        assert (await client.call(f"127.0.0.1:{port}", GetMaxOffset(topic="t", queue_id=5))).code == 0
+        await client.close()
+        await server.stop()
 
     run(story(), loop)
 

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from chaos.server import SETTINGS, Server, free_port
+from chaos.server import SETTINGS, Server
 from pyromq.model.queue import MessageQueue
 from pyromq.testing.asking import ask
+from pyromq.testing.ports import free_port
 from pyromq.wire.admin_requests import GetRuntimeInfo, UpdateTopic
 from pyromq.wire.bodies.routes import TopicRoute, decode_kv_table
 from pyromq.wire.codes import ResponseCode

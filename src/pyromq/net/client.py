@@ -12,6 +12,7 @@ from pyromq.config import LimitsConfig
 from pyromq.errors import CallTimeout, TlsFailed, Unreachable
 from pyromq.net.address import parse_address
 from pyromq.net.connection import Connection
+from pyromq.net.dialling import refuse_itself
 from pyromq.net.home import Handle, Home, Sign
 from pyromq.wire.command import Command
 from pyromq.wire.requests import Request
@@ -112,7 +113,10 @@ class Client:
         try:
             host, port = parse_address(address)
             async with asyncio.timeout(self._connect_timeout_s):
-                _, connection = await loop.create_connection(lambda: Connection(self._home), host, port, ssl=self._tls)
+                transport, connection = await loop.create_connection(
+                    lambda: Connection(self._home), host, port, ssl=self._tls
+                )
+            self._refuse_itself(transport)
         except ssl.SSLError as error:
             raise TlsFailed(f"{address} and this client do not agree on TLS: {error}") from None
         except (ConnectionResetError, ConnectionAbortedError, BrokenPipeError) as error:
@@ -125,6 +129,13 @@ class Client:
             connection.abort()
             raise Unreachable(f"{address} is not called any more: this client is closed")
         return connection
+
+    def _refuse_itself(self, transport: asyncio.Transport) -> None:
+        try:
+            refuse_itself(transport.get_extra_info("socket"))
+        except OSError:
+            transport.abort()
+            raise
 
     async def close(self, grace_s: float = 1.0) -> None:
         """Finish answering what the servers asked, for as long as the grace, and close every connection."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
+import struct
 
 from pyromq.net.address import parse_address
 
@@ -20,11 +22,25 @@ async def dial(address: str, timeout_s: float) -> socket.socket:
         connection.setblocking(False)
         try:
             await loop.sock_connect(connection, where)
+            refuse_itself(connection)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except BaseException:
             connection.close()
             raise
     return connection
+
+
+def refuse_itself(connection: socket.socket) -> None:
+    """Where nobody listens, the port may be the one that the system gives to this very connection: both ends are one.
+    Whoever keeps it talks to itself, and keeps the server from coming back. Raises ConnectionRefusedError."""
+    try:
+        is_itself = connection.getsockname() == connection.getpeername()
+    except OSError:  # the peer has gone meanwhile, so it was somebody else
+        return
+    if is_itself:
+        # When it is closed it is gone, and does not keep the port for another minute.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
 
 
 def why_not(error: Exception) -> str:

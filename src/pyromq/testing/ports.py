@@ -2,13 +2,18 @@
 
 A port that the system picks lies where it also picks the ports of outgoing connections. While such a server is down,
 one of them may take its port: in the worst case that of a client that tries to reach it, and then talks to itself.
+
+Tests that run side by side do not give each other's ports away either while a server is down: whoever has got a port
+here holds the UDP port of the same number, which says so to all other processes and is given back when this one ends.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import socket
+from collections import deque
 from collections.abc import Container
 
 from pyromq.errors import NotNow
@@ -17,24 +22,53 @@ LOOPBACK = "127.0.0.1"
 #: Below what systems give to outgoing connections, above what well-known programs listen on.
 LOWEST, HIGHEST = 20_000, 32_000
 ATTEMPTS = 200
+#: So many are held, the newest: the servers of tests that are over do not come back.
+MOST_HELD = 256
 
 #: Of its own: a test that seeds the shared one must not give all processes of a run the same ports.
 _rng = random.Random()  # noqa: S311  a port is no secret
+#: As descriptors: sockets would complain when the process ends that nobody has closed them.
+_held: deque[int] = deque()
 
 
 def free_port(besides: Container[int] = ()) -> int:
     """A loopback port that nobody listens on now, and that no outgoing connection will take. Raises NotNow."""
+    return free_ports(0, besides=besides)
+
+
+def free_ports(*steps: int, besides: Container[int] = ()) -> int:
+    """A number from which each of these steps leads to a free port. Raises NotNow."""
     for _ in range(ATTEMPTS):
-        port = _rng.randrange(LOWEST, HIGHEST)
-        if port not in besides and _is_free(port):
-            return port
+        first = _rng.randrange(LOWEST, HIGHEST - max(steps))
+        ports = [first + step for step in steps]
+        if not any(port in besides for port in ports) and _all_held(ports):
+            return first
     raise NotNow(f"no free port was found between {LOWEST} and {HIGHEST}: stop some of the servers that listen there")
 
 
-def _is_free(port: int) -> bool:
+def _all_held(ports: list[int]) -> bool:
+    with contextlib.ExitStack() as so_far:
+        try:
+            marks = [so_far.enter_context(_mark(port)) for port in ports]
+        except OSError:
+            return False
+        so_far.pop_all()
+    for mark in marks:
+        if len(_held) == MOST_HELD:
+            os.close(_held.popleft())
+        _held.append(mark.detach())
+    return True
+
+
+def _mark(port: int) -> socket.socket:
+    """Raises OSError when somebody listens there, on whatever address, or another test means to."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        with contextlib.suppress(OSError):
-            probe.bind((LOOPBACK, port))
-            return True
-    return False
+        probe.bind(("", port))
+    mark = socket.socket(type=socket.SOCK_DGRAM)
+    try:
+        mark.bind((LOOPBACK, port))
+    except OSError:
+        mark.close()
+        raise
+    return mark

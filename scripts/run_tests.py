@@ -3,7 +3,8 @@
 `make test` calls it.
 
 Tests against other programs mostly wait for these, so they share the processor well with the rest. Within a job one
-test follows the other: some of them measure. What a job says is shown when it is done.
+test follows the other: some of them measure. What a job says is shown when it is done. What ran out of time beside
+other jobs, and nothing else, is run once more when these are done (tests/late.py).
 """
 
 from __future__ import annotations
@@ -16,12 +17,16 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
+#: As pytest and shells say it.
+TESTS_FAILED, STOPPED = 1, 130
 ROOT = Path(__file__).resolve().parents[1]
+#: So many tests may run out of time: when there are more, it is not for the others beside them.
+MOST_LATE = 6
 #: As many jobs as keep two processors busy while some of them wait.
 AT_ONCE = int(os.environ.get("PYROMQ_TEST_JOBS", "5"))
 
@@ -98,6 +103,25 @@ JOBS = (
 )
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a job: whether it went well, and if not, the tests that failed, of which some were only late."""
+
+    job: Job
+    code: int
+    failed: tuple[str, ...] = ()
+    late: tuple[str, ...] = ()
+
+    @property
+    def is_only_late(self) -> bool:
+        return self.code == TESTS_FAILED and bool(self.late) and not self.failed
+
+    def again(self) -> Job:
+        """The tests that were late."""
+        command = (sys.executable, "-m", "pytest", "-rs", *self.late)
+        return replace(self.job, name=f"again, alone: {self.job.name}", command=command)
+
+
 class Pool:
     """Runs jobs, some at a time, until all are done or somebody stops it."""
 
@@ -106,24 +130,24 @@ class Pool:
         self._running: set[int] = set()
         self.is_stopped = False
 
-    async def run(self, job: Job) -> bool:
-        """Whether it went well."""
+    async def run(self, job: Job) -> Outcome:
         async with self._room:
             if self.is_stopped:
-                return False
+                return Outcome(job, STOPPED)
             began = time.monotonic()
-            with tempfile.TemporaryFile() as said:
-                code = await self._code_of(job, said)
+            with tempfile.TemporaryFile() as said, tempfile.NamedTemporaryFile() as failures:
+                code = await self._code_of(job, said, failures.name)
                 said.seek(0)
                 print(f"--- {job.name}, {time.monotonic() - began:.0f} s", flush=True)
                 sys.stdout.buffer.write(said.read())
                 sys.stdout.flush()
-            return code == 0
+                return outcome(job, code, failures.read().decode())
 
-    async def _code_of(self, job: Job, said: IO[bytes]) -> int:
+    async def _code_of(self, job: Job, said: IO[bytes], failures: str) -> int:
         """In a process group of its own, so that it can be interrupted as a whole and stop its servers."""
+        environment = {**os.environ, **job.environment, "PYROMQ_TEST_FAILURES": failures}
         process = await asyncio.create_subprocess_exec(
-            *job.command, cwd=job.directory, env={**os.environ, **job.environment}, process_group=0,
+            *job.command, cwd=job.directory, env=environment, process_group=0,
             preexec_fn=_be_interruptible, stdin=asyncio.subprocess.DEVNULL, stdout=said,
             stderr=asyncio.subprocess.STDOUT,
         )  # fmt: skip
@@ -151,16 +175,40 @@ def _be_interruptible() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+def outcome(job: Job, code: int, failures: str) -> Outcome:
+    """By what the tests wrote down, a line for each that failed."""
+    how_and_what = [line.split(" ", 1) for line in failures.splitlines()]
+    failed, late = (
+        tuple(dict.fromkeys(what for how, what in how_and_what if how == kind)) for kind in ("failed", "late")
+    )
+    return Outcome(job, code, failed, late)
+
+
 async def run_all() -> int:
     pool, loop = Pool(AT_ONCE), asyncio.get_running_loop()
     for how in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(how, pool.stop)
-    went_well = await asyncio.gather(*map(pool.run, JOBS))
+    bad = await bad_of(await asyncio.gather(*map(pool.run, JOBS)), pool)
     if pool.is_stopped:
-        return 130
-    bad = [job.name for job, well in zip(JOBS, went_well, strict=True) if not well]
-    print(f"{len(JOBS)} jobs" + (f", of which failed: {'; '.join(bad)}" if bad else ", all went well"))
+        return STOPPED
+    names = "; ".join(one.job.name for one in bad)
+    print(f"{len(JOBS)} jobs, {f'of which failed: {names}' if bad else 'all went well'}")
     return 1 if bad else 0
+
+
+async def bad_of(ends: Iterable[Outcome], pool: Pool) -> list[Outcome]:
+    """The jobs that failed. Whatever was only late has another try, unless something else is wrong, too."""
+    bad = [one for one in ends if one.code]
+    if all(one.is_only_late for one in bad) and sum(len(one.late) for one in bad) <= MOST_LATE:
+        return [one for one in bad if not await passes_alone(one, pool)]
+    return bad
+
+
+async def passes_alone(one: Outcome, pool: Pool) -> bool:
+    passes = (await pool.run(one.again())).code == 0
+    if passes:
+        print(f"passed alone, and ran out of time beside others: {', '.join(one.late)}", flush=True)
+    return passes
 
 
 def main() -> int:

@@ -11,9 +11,14 @@ import shutil
 import hypothesis  # noqa: F401
 import pytest
 
+import late
 import spark_classes
 
 os.environ.setdefault("SPARK_SUBMIT_OPTS", spark_classes.options())
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    late.register(config)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -28,7 +28,7 @@ from pyromq.wire.leading_requests import GetBrokerEpochs, PromoteBroker, StepDow
 from pyromq.wire.nameserver_requests import GetMemberGroup
 from pyromq.wire.requests import Request
 
-SECONDS = 30
+SECONDS = 60
 TOPIC = "orders"
 SEGMENT = 1 << 16
 

@@ -30,7 +30,7 @@ from pyromq.wire.codes import ResponseCode
 from pyromq.wire.command import Command
 from pyromq.wire.requests import Request
 
-SECONDS = 30
+SECONDS = 60
 TOPIC, GROUP = "orders", "shop"
 CLUSTERED: dict[str, Any] = {"group": GROUP, "topic": TOPIC, "queue_id": 0}
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from late import before
 from pyromq.testing.ports import free_port
 
 READY = b"PyroMQ is up"
@@ -103,7 +104,7 @@ class Server:
         deadline = time.monotonic() + START_SECONDS
         while not self.is_ready:
             assert self.process.poll() is None, f"ended with {self.process.returncode}:\n{self.tail()}"
-            assert time.monotonic() < deadline, f"not up after {START_SECONDS} s:\n{self.tail()}"
+            before(deadline, f"not up after {START_SECONDS} s:\n{self.tail()}")
             time.sleep(0.01)
 
     @property

@@ -16,6 +16,7 @@ import pytest
 from chaos.client import Gone, Wire, commit, connected, progress_of, pull, read_queue, send
 from chaos.recorder import Recorder
 from chaos.server import SETTINGS, Server
+from late import before
 from pyromq.wire.admin_requests import GetTopic, UpdateTopic
 from pyromq.wire.codes import ResponseCode
 from pyromq.wire.command import Command
@@ -199,7 +200,7 @@ async def until_accepted(record: Recorder, wire: Wire, name: str, seconds: float
         if answer.code == ResponseCode.SUCCESS:
             record.ack("orders", 0, int(answer.fields["queueOffset"]), body)
             return
-        assert time.monotonic() < deadline, f"still refused {seconds} s after there was room: {answer.reason}"
+        before(deadline, f"still refused {seconds} s after there was room: {answer.reason}")
         await asyncio.sleep(0.1)
 
 

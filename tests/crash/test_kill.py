@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from crash.writer import FENCED, config
+from late import before
 from pyromq.store.message_store import MessageStore, decode
 
 WRITER = Path(__file__).with_name("writer.py")
@@ -39,7 +40,7 @@ class Writer:
         deadline = time.monotonic() + 30
         while not self.said.read_bytes().startswith(b"ready\n"):
             assert self.process.poll() is None, "the writer ended before it was ready"
-            assert time.monotonic() < deadline, "the writer is not ready after 30 s"
+            before(deadline, "the writer is not ready after 30 s")
             time.sleep(0.005)
 
     def kill(self) -> str:

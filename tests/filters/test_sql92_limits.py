@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from filters import sql_reference as reference
+from late import in_time
 from pyromq.errors import FilterSyntaxError
 from pyromq.filters.sql92 import MAX_LENGTH, MAX_NODES, compile_sql
 from pyromq.filters.sql_terms import MAX_DEPTH
@@ -52,7 +53,7 @@ def test_repetition_is_refused_quickly(head: str, repeated: str, tail: str) -> N
     started = time.perf_counter()
     with pytest.raises(FilterSyntaxError):
         compile_sql(head + repeated * times + tail)
-    assert time.perf_counter() - started < SECONDS
+    in_time(time.perf_counter() - started, SECONDS)
 
 
 def test_nesting_is_taken_to_the_limit_and_no_further() -> None:
@@ -92,7 +93,7 @@ def test_nested_ranges_are_evaluated_once_each() -> None:
         text = f"-({text} BETWEEN 1 AND 2)"
     started = time.perf_counter()
     assert compile_sql(f"{text} IS NULL").matches({"a": "1"})
-    assert time.perf_counter() - started < SECONDS
+    in_time(time.perf_counter() - started, SECONDS)
 
 
 pieces = st.sampled_from(

@@ -25,6 +25,7 @@ from typing import IO, Any, Self
 
 from interop.apache import CACHE, HERE, SAID_CHARS, ToolchainMissing
 from interop.loopback import enter_private_network
+from late import before
 
 SOURCES = HERE / "go"
 
@@ -191,7 +192,7 @@ class GoClient:
 def until(happens: Callable[[], bool], what: str, seconds: float = PATIENCE_S) -> None:
     deadline = time.monotonic() + seconds
     while not happens():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        before(deadline, f"not within {seconds} s: {what}")
         time.sleep(POLL_INTERVAL_S)
 
 

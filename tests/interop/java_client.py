@@ -16,6 +16,7 @@ from typing import Self, TypeVar
 
 from interop.apache import JavaProgram, Line, toolchain
 from interop.cluster import Cluster
+from late import before
 
 T = TypeVar("T")
 
@@ -49,7 +50,7 @@ def eventually(what: Callable[[], T], holds: Callable[[T], bool], patience_s: fl
     """Asks again until it holds; fails with the last answer."""
     deadline = time.monotonic() + patience_s
     while not holds(answer := what()):
-        assert time.monotonic() < deadline, f"still {answer!r} after {patience_s} s"
+        before(deadline, f"still {answer!r} after {patience_s} s")
         time.sleep(0.05)
     return answer
 

@@ -15,6 +15,7 @@ from interop import ours
 from interop.apache import Referee, message
 from interop.ours import BATCHED, PLAIN, QUEUES
 from interop.test_store_interop import cluster_over, messages_in
+from late import before
 from pyromq.spark.columns import NAMES
 from pyromq.spark.segments import plan
 from pyromq.spark.segments_options import SegmentsOptions
@@ -44,7 +45,7 @@ def send_until(referee: Referee, happened: Callable[[], bool]) -> None:
     """
     deadline = time.monotonic() + NOTED_WITHIN_S
     while not happened():
-        assert time.monotonic() < deadline, "Apache did not note what is durable"
+        before(deadline, "Apache did not note what is durable")
         referee.send([message(BATCHED, 0, b"tick")])
         time.sleep(0.2)
 

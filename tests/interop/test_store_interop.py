@@ -25,6 +25,7 @@ import pytest
 from interop import ours
 from interop.apache import ApacheCluster, ApacheFailed, Line, Referee, message
 from interop.ours import BATCHED, DELAYED, DELAYED_V2, PLAIN, QUEUES, TOPICS, in_queues, line, records
+from late import before
 from pyromq.clock import SystemClock
 from pyromq.errors import StoreLocked
 from pyromq.model.message import Draft, StoredMessage
@@ -172,7 +173,7 @@ def await_indexed(referee: Referee, topic: str, unique_key: str) -> None:
     """The index is filled after the queues are."""
     deadline = time.monotonic() + INDEX_TIMEOUT_S
     while not referee.by_unique_key(topic, unique_key):
-        assert time.monotonic() < deadline, f"{topic} {unique_key} is not in Apache's index"
+        before(deadline, f"{topic} {unique_key} is not in Apache's index")
         time.sleep(0.02)
 
 

@@ -19,7 +19,7 @@ from pyromq.replication.store_log import StoreLog
 from pyromq.store.message_store import MessageStore
 
 SEGMENT = 1 << 16
-PATIENCE_SECONDS = 10
+PATIENCE_SECONDS = 30
 
 
 def config(root: Path, *, sync: bool = False, **more: Any) -> StoreConfig:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import pyromq.testing
+from late import in_time
 from pyromq.errors import ConfigError, NotNow, ServiceError, StoreFenced, Unreachable
 from pyromq.net.address import parse_address
 from pyromq.testing import FaultProxy
@@ -73,7 +74,7 @@ def test_it_starts_and_stops_well_under_a_second() -> None:
         with pyromq.testing.broker(topics={"orders": 4}):
             pass
         seconds.append(perf_counter() - began)
-    assert min(seconds) < 0.5, "0.05 s on an idle machine"
+    in_time(min(seconds), 0.5)
 
 
 @pytest.mark.usefixtures("no_trace")
@@ -303,4 +304,4 @@ def test_clients_that_stay_connected_hold_up_nothing() -> None:
             waiting.sendall(encode_frame(encode_request(waits, 1)))
             send(mq, "payments", b"a round trip behind it")
             began = perf_counter()
-        assert perf_counter() - began < 2
+        in_time(perf_counter() - began, 2)

@@ -1,0 +1,133 @@
+"""What `make test` makes of tests that fail, and of those that only ran out of time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import late
+from pages import ROOT
+
+RUNNER = runpy.run_path(str(ROOT / "scripts" / "run_tests.py"))
+CONFTEST = "from late import register\n\n\ndef pytest_configure(config):\n    register(config)\n"
+
+#: A file of tests, and how each of them fails.
+BAD = """
+import asyncio, subprocess, sys
+
+from late import before, in_time
+
+def test_good():
+    pass
+
+def test_wrong():
+    assert 1 == 2
+
+def test_slow_program():
+    subprocess.run([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, timeout=0.01)
+
+def test_slow_task():
+    async def wait():
+        async with asyncio.timeout(0.01), asyncio.TaskGroup() as group:
+            group.create_task(asyncio.Event().wait())
+    asyncio.run(wait())
+
+def test_long():
+    in_time(3.0, 2.0)
+
+def test_never():
+    before(0.0, "it does not come about")
+
+def test_two_at_once():
+    raise ExceptionGroup("both", [TimeoutError(), ValueError()])
+"""
+#: Late the first time, in time when it is alone.
+ONCE = """
+from pathlib import Path
+
+def test_once():
+    try:
+        Path(__file__).with_suffix(".ran").touch(exist_ok=False)
+    except FileExistsError:
+        return
+    raise TimeoutError
+"""
+
+
+def run(folder: Path) -> list[str]:
+    notes = folder / "notes"
+    environment = {**os.environ, late.SAYS_IN: str(notes), "PYTHONPATH": str(ROOT / "tests")}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_them.py"]
+    subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=False)
+    return notes.read_text().splitlines()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    return tmp_path
+
+
+def test_whatever_ran_out_of_time_is_told_from_what_is_wrong(folder: Path) -> None:
+    (folder / "test_them.py").write_text(BAD)
+    notes = dict(reversed(line.split(" ", 1)) for line in run(folder))
+    assert {name.partition("::")[2]: how for name, how in notes.items()} == {
+        "test_wrong": "failed",
+        "test_slow_program": "late",
+        "test_slow_task": "late",
+        "test_long": "late",
+        "test_never": "late",
+        "test_two_at_once": "failed",
+    }
+
+
+def ends_of(capsys: pytest.CaptureFixture[str], *jobs: Any) -> tuple[list[str], str]:
+    """The jobs that failed, and what was printed."""
+
+    async def story() -> list[Any]:
+        pool = RUNNER["Pool"](2)
+        ends = [await pool.run(job) for job in jobs]
+        return await RUNNER["bad_of"](ends, pool)
+
+    bad = [one.job.name for one in asyncio.run(story())]
+    return bad, capsys.readouterr().out
+
+
+def job(folder: Path, text: str, name: str = "them") -> Any:
+    (folder / f"test_{name}.py").write_text(text)
+    command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"{folder}/test_{name}.py")
+    return RUNNER["Job"](name, command, {"PYTHONPATH": str(ROOT / "tests")}, folder)
+
+
+def test_what_was_only_late_is_run_again(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    bad, said = ends_of(capfd, job(folder, ONCE))
+    assert bad == []
+    assert "--- again, alone: them" in said
+    assert "passed alone, and ran out of time beside others: test_them.py::test_once" in said
+
+
+def test_what_is_late_again_has_failed(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    bad, said = ends_of(capfd, job(folder, "def test_late():\n    raise TimeoutError\n"))
+    assert bad == ["them"]
+    assert "--- again, alone: them" in said
+
+
+def test_beside_something_wrong_nothing_is_run_again(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    bad, said = ends_of(capfd, job(folder, ONCE), job(folder, "def test_wrong():\n    assert 1 == 2\n", "others"))
+    assert bad == ["them", "others"]
+    assert "again" not in said
+
+
+def test_many_that_are_late_are_too_many(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    slow = "import pytest\n\n@pytest.mark.parametrize('each', range(7))\ndef test_late(each):\n    raise TimeoutError\n"
+    bad, said = ends_of(capfd, job(folder, slow, "many"))
+    assert bad == ["many"]
+    assert "again" not in said

@@ -29,7 +29,7 @@ from typing import NamedTuple, Self
 
 from pyromq.errors import ConfigError, NotNow
 from pyromq.net.address import parse_address, shown_address
-from pyromq.testing.ports import LOOPBACK, free_port
+from pyromq.testing.ports import LOOPBACK, free_port, give_back
 
 #: Most bytes that are taken from one side at once.
 CHUNK_BYTES = 64 << 10
@@ -154,6 +154,7 @@ class FaultProxy:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.refuse()
+        give_back(self.port)
         self.cut()
         for task in self._tasks:
             task.cancel()

@@ -21,7 +21,7 @@ from pyromq.model.topic import Permission
 from pyromq.net.address import shown_address
 from pyromq.testing.asking import ask
 from pyromq.testing.broker_options import DEFAULT_QUEUES, BrokerOptions
-from pyromq.testing.ports import LOOPBACK, free_port
+from pyromq.testing.ports import LOOPBACK, free_port, give_back
 from pyromq.wire.admin_requests import UpdateTopic
 from pyromq.wire.codes import ResponseCode
 from pyromq.wire.nameserver_requests import GetRoute
@@ -107,6 +107,7 @@ class LocalBroker(ABC):
         try:
             self.stop()
         finally:
+            give_back(self._broker_port, self._name_server_port)
             if self._temporary is not None:
                 self._temporary.cleanup()
                 self._temporary = None
@@ -131,6 +132,7 @@ class LocalBroker(ABC):
             try:
                 return self._launch()
             except ConfigError as error:
+                give_back(self._broker_port, self._name_server_port)
                 if attempt == PORT_ATTEMPTS or self._options.port or not _is_taken(error):
                     self._name_server_port = 0
                     raise

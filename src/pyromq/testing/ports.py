@@ -4,7 +4,7 @@ A port that the system picks lies where it also picks the ports of outgoing conn
 one of them may take its port: in the worst case that of a client that tries to reach it, and then talks to itself.
 
 Tests that run side by side do not give each other's ports away either while a server is down: whoever has got a port
-here holds the UDP port of the same number, which says so to all other processes and is given back when this one ends.
+here holds the UDP port of the same number, which says so to all other processes, until it gives it back or ends.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import contextlib
 import os
 import random
 import socket
-from collections import deque
 from collections.abc import Container
 
 from pyromq.errors import NotNow
@@ -27,8 +26,8 @@ MOST_HELD = 256
 
 #: Of its own: a test that seeds the shared one must not give all processes of a run the same ports.
 _rng = random.Random()  # noqa: S311  a port is no secret
-#: As descriptors: sockets would complain when the process ends that nobody has closed them.
-_held: deque[int] = deque()
+#: By port, oldest first. As descriptors: sockets would complain when the process ends that nobody has closed them.
+_held: dict[int, int] = {}
 
 
 def free_port(besides: Container[int] = ()) -> int:
@@ -46,6 +45,13 @@ def free_ports(*steps: int, besides: Container[int] = ()) -> int:
     raise NotNow(f"no free port was found between {LOWEST} and {HIGHEST}: stop some of the servers that listen there")
 
 
+def give_back(*ports: int) -> None:
+    """Their server is gone for good."""
+    for port in ports:
+        if port in _held:
+            os.close(_held.pop(port))
+
+
 def _all_held(ports: list[int]) -> bool:
     with contextlib.ExitStack() as so_far:
         try:
@@ -53,10 +59,10 @@ def _all_held(ports: list[int]) -> bool:
         except OSError:
             return False
         so_far.pop_all()
-    for mark in marks:
+    for port, mark in zip(ports, marks, strict=True):
         if len(_held) == MOST_HELD:
-            os.close(_held.popleft())
-        _held.append(mark.detach())
+            give_back(next(iter(_held)))
+        _held[port] = mark.detach()
     return True
 
 

@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 #: So many tests may run out of time: when there are more, it is not for the others beside them.
 MOST_LATE = 6
 #: As many jobs as keep two processors busy while some of them wait.
-AT_ONCE = int(os.environ.get("PYROMQ_TEST_JOBS", "5"))
+AT_ONCE = int(os.environ.get("PYROMQ_TEST_JOBS", "4"))
 
 # Apache's own servers take seconds to start and a quarter of a minute to stop.
 APACHE_STORES = tuple(
@@ -52,10 +52,11 @@ SPARK_WRITES = tuple(
     f"tests/spark/test_{name}.py" for name in ("insight", "listener_stream", "replay_spark", "sink_spark", "sink_tasks")
 )
 #: They start the product as a person does, or build it.
-AS_PEOPLE_DO = ("tests/cli", "tests/demo", "tests/test_benchmarks.py", "tests/test_docs.py", "tests/test_packaging.py")
+COMMANDS = ("tests/cli", "tests/demo")
+PAGES_AND_PACKAGE = ("tests/test_benchmarks.py", "tests/test_docs.py", "tests/test_packaging.py")
 IN_OTHER_JOBS = (
     "tests/interop", "tests/crash", "tests/chaos", "tests/spark", "tests/broker", "tests/client", "tests/replication",
-    *AS_PEOPLE_DO,
+    *COMMANDS, *PAGES_AND_PACKAGE,
 )  # fmt: skip
 #: What has two forms, one of them compiled.
 TWO_FORMS = (
@@ -86,19 +87,20 @@ JOBS = (
     # Java starts in half the time with its classes as it keeps them in an archive.
     Job("Apache's classes, kept", (sys.executable, "-m", "interop.kept_classes"), directory=ROOT / "tests"),
     Job("Spark's classes, kept", (sys.executable, "tests/spark_classes.py")),
+    pytest("other clients", "tests/interop", without=(*APACHE_STORES, *APACHE_COPIES, *APACHE_SPARK, *JAVA)),
+    pytest("Spark: what it reads", "tests/spark", "-m", "not slow", without=(*OWN_SPARKS, *SPARK_WRITES)),
+    pytest("copies and backups with Apache", *APACHE_COPIES),
     pytest("what is killed while it works", "tests/chaos"),
     pytest("broker, client and copies", "tests/broker", "tests/client", "tests/replication"),
-    pytest("power cuts and kills", "tests/crash"),
-    pytest("Apache's stores", "-m", "not slow", *APACHE_STORES),
-    pytest("examples and guide of Spark", *OWN_SPARKS),
-    pytest("other clients", "tests/interop", without=(*APACHE_STORES, *APACHE_COPIES, *APACHE_SPARK, *JAVA)),
-    pytest("copies and backups with Apache", *APACHE_COPIES),
-    pytest("Spark: what it reads", "tests/spark", "-m", "not slow", without=(*OWN_SPARKS, *SPARK_WRITES)),
     pytest("Spark: what it writes", "-m", "not slow", *SPARK_WRITES),
-    pytest("the command line, the documentation, the package", *AS_PEOPLE_DO),
-    pytest("the Java client", *JAVA),
+    pytest("examples and guide of Spark", *OWN_SPARKS),
+    pytest("Apache's stores", "-m", "not slow", *APACHE_STORES),
     pytest("Spark with Apache", *APACHE_SPARK),
+    pytest("the command line", *COMMANDS),
+    pytest("the Java client", *JAVA),
+    pytest("the documentation, the package, the benchmarks", *PAGES_AND_PACKAGE),
     pytest("the readable forms", *TWO_FORMS, without=ONE_FORM, PYROMQ_KERNEL="python"),
+    pytest("power cuts and kills", "tests/crash"),
     pytest("everything else", "tests", without=IN_OTHER_JOBS),
 )
 

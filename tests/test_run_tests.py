@@ -16,6 +16,8 @@ import late
 from pages import ROOT
 
 RUNNER = runpy.run_path(str(ROOT / "scripts" / "run_tests.py"))
+#: What whoever runs these tests wants of them is not meant for those that they run.
+ALONE = {"PYTHONPATH": str(ROOT / "tests"), "PYTEST_ADDOPTS": ""}
 CONFTEST = "from late import register\n\n\ndef pytest_configure(config):\n    register(config)\n"
 
 #: A file of tests, and how each of them fails.
@@ -63,7 +65,7 @@ def test_once():
 
 def run(folder: Path) -> list[str]:
     notes = folder / "notes"
-    environment = {**os.environ, late.SAYS_IN: str(notes), "PYTHONPATH": str(ROOT / "tests")}
+    environment = {**os.environ, **ALONE, late.SAYS_IN: str(notes)}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_them.py"]
     subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=False)
     return notes.read_text().splitlines()
@@ -104,7 +106,7 @@ def ends_of(capsys: pytest.CaptureFixture[str], *jobs: Any) -> tuple[list[str], 
 def job(folder: Path, text: str, name: str = "them") -> Any:
     (folder / f"test_{name}.py").write_text(text)
     command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"{folder}/test_{name}.py")
-    return RUNNER["Job"](name, command, {"PYTHONPATH": str(ROOT / "tests")}, folder)
+    return RUNNER["Job"](name, command, ALONE, folder)
 
 
 def test_what_was_only_late_is_run_again(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

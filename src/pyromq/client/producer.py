@@ -30,7 +30,7 @@ from pyromq.client.received import ReceivedMessage
 from pyromq.client.request_reply import Replies, reply_to, request_properties
 from pyromq.client.sending.auto_batch import AutoBatch, Place, Waiting
 from pyromq.client.sending.batching import BatchOptions, Gathered
-from pyromq.client.sending.delivery import Choose, Delivery
+from pyromq.client.sending.delivery import Choice, Delivery
 from pyromq.client.sending.fault_backoff import FaultBackoff
 from pyromq.client.sending.frames import SendFrames
 from pyromq.client.sending.outcomes import receipt_of, receipts_of_batch
@@ -234,10 +234,9 @@ class Producer:
         for part in split_by_size(entries, self._max_bytes):
             first, ids = sendings[part.start].message, [one.message_id for one in sendings[part]]
             parcel = join(first.topic, entries[part], ids, now_ms)
-            choose = self._chooser(first, queue, None)
+            choice = self._choice(first, queue, None)
             left_s = max(deadline - self._clock.monotonic(), 0.0)
-            is_bound = queue is not None or first.sharding_key is not None
-            receipts = await self._deliver_batch(parcel, choose, left_s, is_bound=is_bound)
+            receipts = await self._deliver_batch(parcel, choice, left_s)
             for sending, receipt in zip(sendings[part], receipts, strict=True):
                 sending.receipt = receipt
             # What was sent before decides the queue of the rest: they stay together.
@@ -255,7 +254,7 @@ class Producer:
             with self._hooked([sending]):
                 parcel = self._packing.pack(message, sending.message_id, now_ms, sending.properties)
                 async with asyncio.timeout(self._timeout_s):
-                    chosen = self._chooser(message, queue, select)(())
+                    chosen = self._choice(message, queue, select).choose(())
                     await self._delivery.tell(parcel, chosen if isinstance(chosen, MessageQueue) else await chosen)
         except TimeoutError:
             raise Unreachable(
@@ -343,9 +342,7 @@ class Producer:
         now_ms = self._clock.now_ms()
         message_id = message_id or self._ids.next(now_ms)
         parcel = self._packing.pack(message, message_id, now_ms, extra, flags)
-        choose = self._chooser(message, queue, select)
-        is_bound = queue is not None or select is not None or message.sharding_key is not None
-        answer, where = await self._deliver(parcel, choose, timeout_s, is_bound=is_bound)
+        answer, where = await self._deliver(parcel, self._choice(message, queue, select), timeout_s)
         return _kept(receipt_of(answer, where, message_id))
 
     async def _send_hooked(
@@ -385,27 +382,33 @@ class Producer:
                 sending.duration_s = self._clock.monotonic() - began
                 self._hooks.after_send(sending)
 
-    async def _deliver(
-        self, parcel: Parcel, choose: Choose, timeout_s: float | None, *, is_bound: bool
-    ) -> tuple[Command, MessageQueue]:
+    async def _deliver(self, parcel: Parcel, choice: Choice, timeout_s: float | None) -> tuple[Command, MessageQueue]:
         if not self._session.is_open:
             raise ClientClosed("this producer is not running: use it within `async with`, or start it first")
         limit = self._timeout_s if timeout_s is None else timeout_s
-        return await self._delivery.deliver(parcel, choose, limit, self._attempts, is_bound=is_bound)
+        return await self._delivery.deliver(parcel, choice, limit, self._attempts)
 
     # --- where to ----------------------------------------------------------------------------------------------------
 
-    def _chooser(self, message: Message, queue: MessageQueue | None, select: Selector | None) -> Choose:
+    def _choice(self, message: Message, queue: MessageQueue | None, select: Selector | None) -> Choice:
         if queue is not None:
             if queue.topic != message.topic:
                 raise IllegalMessage(f"the queue is one of {queue.topic!r}, the message of {message.topic!r}")
-            return partial(self._certain_queue, queue)
+            return self._this_queue(queue)
         if select is not None:
-            return partial(self._choose_steadily, message.topic, only_once(lambda queues: select(queues, message)))
-        if message.sharding_key is not None:
+            pick = only_once(lambda queues: select(queues, message))
+        elif message.sharding_key is not None:
             key = message.sharding_key
-            return partial(self._choose_steadily, message.topic, only_once(lambda queues: queue_of_key(queues, key)))
-        return partial(self._choose, message.topic, self._turns.next)
+            pick = only_once(lambda queues: queue_of_key(queues, key))
+        else:
+            return self._any_queue(message.topic)
+        return Choice(partial(self._choose_steadily, message.topic, pick), is_bound=True)
+
+    def _this_queue(self, queue: MessageQueue) -> Choice:
+        return Choice(partial(self._certain_queue, queue), is_bound=True)
+
+    def _any_queue(self, topic: str) -> Choice:
+        return Choice(partial(self._choose, topic, self._turns.next), is_bound=False)
 
     def _choose(self, topic: str, pick: Pick, failed_brokers: Sequence[str]) -> MessageQueue | Awaitable[MessageQueue]:
         queues = self._routes.known.get(topic)
@@ -472,18 +475,13 @@ class Producer:
     async def _deliver_gathered(self, place: Place, batch: Gathered[Waiting]) -> list[SendReceipt]:
         topic, queue = place
         parcel = join(topic, batch.entries, batch.message_ids, self._clock.now_ms())
-        if queue is not None:
-            choose: Choose = partial(self._certain_queue, queue)
-        else:
-            choose = partial(self._choose, topic, self._turns.next)
+        choice = self._any_queue(topic) if queue is None else self._this_queue(queue)
         waited_s = asyncio.get_running_loop().time() - batch.since
         left_s = max(self._timeout_s - waited_s, 0.0)
-        return await self._deliver_batch(parcel, choose, left_s, is_bound=queue is not None)
+        return await self._deliver_batch(parcel, choice, left_s)
 
-    async def _deliver_batch(
-        self, parcel: Parcel, choose: Choose, timeout_s: float, *, is_bound: bool
-    ) -> list[SendReceipt]:
-        answer, where = await self._deliver(parcel, choose, timeout_s, is_bound=is_bound)
+    async def _deliver_batch(self, parcel: Parcel, choice: Choice, timeout_s: float) -> list[SendReceipt]:
+        answer, where = await self._deliver(parcel, choice, timeout_s)
         receipts = receipts_of_batch(answer, where, parcel.message_ids)
         _kept(receipts[0])
         return receipts

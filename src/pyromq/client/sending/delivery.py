@@ -21,6 +21,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pyromq.client.sending.fault_backoff import FaultBackoff
 from pyromq.client.sending.frames import SendFrames
@@ -60,14 +61,21 @@ BACKLOG_SECONDS = 0.005
 Choose = Callable[[Sequence[str]], MessageQueue | Awaitable[MessageQueue]]
 
 
+class Choice(NamedTuple):
+    """Where a message may go."""
+
+    choose: Choose
+    #: No other queue will do than the one chosen first.
+    is_bound: bool
+
+
 @dataclass(slots=True)
 class _Order:
-    """What is to be delivered, until when; and whether no other queue will do than the one chosen first."""
+    """What is to be delivered, where to, and until when."""
 
     parcel: Parcel
-    choose: Choose
+    choice: Choice
     deadline: float
-    is_bound: bool
 
 
 @dataclass(slots=True)
@@ -129,10 +137,9 @@ class Delivery:
         self._signed = signed
 
     async def deliver(
-        self, parcel: Parcel, choose: Choose, timeout_s: float, attempts: int, *, is_bound: bool = False
+        self, parcel: Parcel, choice: Choice, timeout_s: float, attempts: int
     ) -> tuple[Command, MessageQueue]:
-        """The answer, which says that the message is in a log, and the queue. `is_bound`: no other queue will do than
-        the one chosen first.
+        """The answer, which says that the message is in a log, and the queue.
 
         Raises SendFailed, SendUnknown; NoPermission and TlsFailed when every try ended so; and what a broker says of a
         message that no other try would help.
@@ -140,7 +147,7 @@ class Delivery:
         loop = asyncio.get_running_loop()
         began = loop.time()
         deadline = began + timeout_s
-        order, trouble = _Order(parcel, choose, deadline, is_bound), _Trouble()
+        order, trouble = _Order(parcel, choice, deadline), _Trouble()
         left = attempts
         while began < deadline:
             answered = await self._try(order, trouble, began, began + (deadline - began) / left)
@@ -160,7 +167,7 @@ class Delivery:
         """One try; None when it did not go well, and `trouble` says why."""
         parcel, queue, address, is_sent = order.parcel, None, None, False
         try:
-            queue = order.choose(trouble.brokers)
+            queue = order.choice.choose(trouble.brokers)
             if not isinstance(queue, MessageQueue):
                 async with asyncio.timeout_at(due):
                     queue = await queue
@@ -169,7 +176,7 @@ class Delivery:
                 async with asyncio.timeout_at(due):
                     connection = await self._session.connect(address)
             slow_s = due - began
-            if order.is_bound or parcel.topic in self._routes.at_one_broker:
+            if order.choice.is_bound or parcel.topic in self._routes.at_one_broker:
                 due = order.deadline
             is_sent = True
             answer = await self._ask(connection, parcel, queue, due, slow_s)

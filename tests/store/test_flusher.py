@@ -96,6 +96,29 @@ def test_sixty_four_senders_share_two_syncs() -> None:
     story(tell)
 
 
+def test_behind_a_sync_nothing_is_looked_for_before_somebody_sends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one message in flight that would be most of the work."""
+    world = World(sync=True)
+    looks = 0
+    look = world.store.flusher._pending
+
+    def counted() -> object:
+        nonlocal looks
+        looks += 1
+        return look()
+
+    monkeypatch.setattr(world.store.flusher, "_pending", counted)
+
+    async def tell() -> None:
+        async with world.store.running():
+            for number in range(10):
+                await world.send(f"{number}")
+                await turns()
+            assert (world.syncs.count, looks) == (10, 10)
+
+    story(tell)
+
+
 def test_a_batch_over_several_segments_is_synced_oldest_first() -> None:
     world = World(sync=True)
     synced: list[str] = []

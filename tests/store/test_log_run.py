@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 from typing import Any, cast
 
@@ -14,11 +15,12 @@ from pyromq.errors import StoreFenced
 from pyromq.model.message import Draft
 from pyromq.records import layout, record
 from pyromq.records.plain import plain_records, terms_of
-from pyromq.store import log_run
+from pyromq.store import log_run, message_store
 from pyromq.store.fresh_records import MAX_STRETCHES, FreshRecords, Stretch
 from pyromq.store.log_run import ReadableLogRun, RecordPattern
-from pyromq.store.message_store import MessageStore
+from pyromq.store.message_store import InlineRunner, MessageStore
 from pyromq.store.queue_cursor import QueueCursor, ReadableQueueCursor, queue_key
+from pyromq.testing import SimDisk
 from records.drafts import INT32, properties
 from store.support import config, open_store, order, read_all
 
@@ -198,6 +200,53 @@ def test_a_run_that_lingers_ends_with_the_turn_in_which_an_awaited_message_came(
     assert write(run, order("for somebody", queue=1)) is not None
     store.end_turn()
     assert not run.is_open
+
+
+async def turns() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def in_queues(store: MessageStore) -> bool:
+    return store.marks.dispatched.value == store.log.end
+
+
+def test_with_sync_flush_queues_follow_at_once_if_somebody_waits_and_else_when_somebody_asks_or_a_moment_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(message_store, "LINGER_SECONDS", 3600.0)
+    settings = config(flush=FlushConfig(sync=True))
+
+    async def written(store: MessageStore, draft: Draft) -> None:
+        run_of(store, [draft])
+        await turns()
+
+    async def story() -> None:
+        async with MessageStore(settings, disk=SimDisk(), runner=InlineRunner()).running() as store:
+            store.append([order("first", queue=queue) for queue in range(2)])
+            await turns()
+            await written(store, order("for nobody"))
+            assert not in_queues(store)
+            store.catch_up()
+            assert in_queues(store)
+
+            store.arrivals.watch("orders", 1)
+            await written(store, order("for nobody"))
+            assert not in_queues(store)
+            await written(store, order("for somebody", queue=1))
+            assert in_queues(store), "also what came before it"
+
+            await written(store, order("for nobody"))
+            assert not in_queues(store)
+            store.append([order("in the ordinary way")])
+            await turns()
+            assert in_queues(store)
+
+            monkeypatch.setattr(message_store, "LINGER_SECONDS", 0.001)
+            await written(store, order("for nobody"))
+            await store.marks.dispatched.wait(store.log.end)
+
+    asyncio.run(asyncio.wait_for(story(), 20))
 
 
 def test_time_goes_on_while_a_run_lingers_and_never_back() -> None:

@@ -53,13 +53,20 @@ def test_closing_finishes_what_was_handed_over() -> None:
     assert asyncio.run(story()) == list(range(20))
 
 
+def ignore(_: OSError | None) -> None:
+    pass
+
+
 @compiled
-def test_files_are_synced_and_the_loop_hears_of_it(tmp_path: Path) -> None:
+def test_files_are_synced_and_the_loop_hears_of_it_before_whoever_waits(tmp_path: Path) -> None:
     async def story() -> None:
-        thread = SyncThread()
+        thread, order = SyncThread(), []
         files = [os.open(tmp_path / str(n), os.O_RDWR | os.O_CREAT) for n in range(3)]
         for _ in range(5):
-            await thread.sync(files)
+            done = thread.sync(files, order.append)
+            done.add_done_callback(lambda _: order.append("who waits"))
+            await done
+        assert order == [None, "who waits"] * 5
         thread.close()
         for file in files:
             os.close(file)
@@ -72,11 +79,13 @@ def test_a_sync_that_fails_says_why() -> None:
     async def story() -> None:
         thread = SyncThread()
         reading, writing = os.pipe()  # cannot be synced
+        heard: list[OSError | None] = []
         with pytest.raises(OSError, match="Invalid argument") as problem:
-            await thread.sync([reading])
+            await thread.sync([reading], heard.append)
         assert problem.value.errno == errno.EINVAL
+        assert heard == [problem.value]
         with pytest.raises(OSError, match="Bad file descriptor"):
-            await thread.sync([1 << 20])
+            await thread.sync([1 << 20], ignore)
         os.close(reading)
         os.close(writing)
         thread.close()
@@ -85,15 +94,33 @@ def test_a_sync_that_fails_says_why() -> None:
 
 
 @compiled
-def test_the_loops_own_thread_can_wait_for_it(tmp_path: Path) -> None:
+def test_what_goes_wrong_when_it_is_told_is_raised_where_somebody_waits(tmp_path: Path) -> None:
+    def fail(_: OSError | None) -> None:
+        raise ValueError("what follows a sync is broken")
+
     async def story() -> None:
         thread = SyncThread()
         file = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
-        done = thread.sync([file])
+        with pytest.raises(ValueError, match="is broken"):
+            await thread.sync([file], fail)
+        await thread.sync([file], ignore)
+        thread.close()
+        os.close(file)
+
+    asyncio.run(story())
+
+
+@compiled
+def test_the_loops_own_thread_can_wait_for_it(tmp_path: Path) -> None:
+    async def story() -> None:
+        thread, heard = SyncThread(), []
+        file = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+        done = thread.sync([file], heard.append)
         thread.finish()
         assert done.done()
+        assert heard == [None]
         thread.finish()  # nothing is under way
-        await thread.sync([file])
+        await thread.sync([file], ignore)
         thread.close()
         os.close(file)
 

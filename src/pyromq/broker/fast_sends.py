@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -63,7 +62,7 @@ if KERNEL is not None and STORE_KERNEL is not None:
 #: When topics change again and again, they are looked up so often at most.
 LOOK_UP_SECONDS = 0.05
 #: Names of properties that keep a message from the loop; and how much of a header is searched for them.
-_OWN_WAYS = re.compile(rb"TRAN_MSG|PYROMQ_WRITER")
+_OWN_WAYS = (b"TRAN_MSG", b"PYROMQ_WRITER")
 _LOOKED_AT = 4096
 #: Stand for the values in the pattern of an answer.
 _ID, _QUEUE, _OFFSET, _KEY = "@ID@", 1_111_111_111, 2_222_222_222_222, "@KEY@"
@@ -221,7 +220,8 @@ class FastSends:
 def _has_its_own_way(data: memoryview, at: int) -> bool:
     """Is the next send a half, or numbered? Whoever sends such sends many: the log need not be opened for each."""
     header_size = int.from_bytes(data[at + 4 : at + 8], "big")
-    return _OWN_WAYS.search(data, at, at + 8 + min(header_size, _LOOKED_AT)) is not None
+    header = bytes(data[at + 8 : at + 8 + min(header_size, _LOOKED_AT)])
+    return any(name in header for name in _OWN_WAYS)
 
 
 def _is_plain(topic: TopicConfig) -> bool:

@@ -7,15 +7,15 @@ the stream has no signature, and a stranger who claims to have everything must n
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
 from pyromq.errors import BadFrame, ConfigError
 
 
-@dataclass(frozen=True, slots=True)
-class Follower:
-    """One replica, as the primary knows it."""
+class Follower(NamedTuple):
+    """One replica, as the primary knows it. Each report makes a new one: a tuple is made in a third of the time."""
 
     name: str
     #: Everything below was sent to it, or was there when it came.
@@ -119,7 +119,7 @@ class Followers:
     def sent(self, name: str, to: int) -> Followers:
         follower = self._by_name[name]
         assert to >= follower.sent, f"{name} was sent {follower.sent} and now {to}"
-        return self._with(replace(follower, sent=to))
+        return self._with(follower._replace(sent=to))
 
     def heard(self, name: str, position: int, now_ms: int, *, level_ms: int | None = None) -> Followers:
         """A report. `level_ms`: a time of which it shows that the replica has all that the log had then.
@@ -140,7 +140,7 @@ class Followers:
         has_caught_up = follower.has_caught_up or level_ms is not None
         level_ms = follower.level_ms if level_ms is None else max(level_ms, follower.level_ms)
         return self._with(
-            replace(follower, reported=position, heard_ms=now_ms, level_ms=level_ms, has_caught_up=has_caught_up)
+            follower._replace(reported=position, heard_ms=now_ms, level_ms=level_ms, has_caught_up=has_caught_up)
         )
 
     def _with(self, follower: Follower) -> Followers:

@@ -181,7 +181,7 @@ class Primary:
             self.know(self.followers.left(name))
 
     def know(self, followers: Followers) -> None:
-        if followers != self.followers:
+        if followers is not self.followers:  # a value: whatever changes it makes another one
             self.followers = followers
             self._changed(followers)
 

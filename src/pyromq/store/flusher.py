@@ -12,6 +12,7 @@ import contextlib
 from collections.abc import Callable
 from functools import partial
 from threading import Lock
+from typing import NamedTuple
 
 from pyromq.clock import Clock
 from pyromq.config import FlushConfig
@@ -26,6 +27,14 @@ from pyromq.telemetry import Telemetry
 
 #: So many turns of the loop without a new message: nobody else is about to send.
 QUIET_TURNS = 3
+
+
+class _Pending(NamedTuple):
+    """What to sync: up to where, the time of its last record, and in which files."""
+
+    target: int
+    timestamp_ms: int
+    segments: list[Segment]
 
 
 class Flusher:
@@ -72,13 +81,13 @@ class Flusher:
         """Sync everything that is appended, on this thread. Raises StoreFenced."""
         if self._thread is not None:
             self._failure = self._thread.finish() or self._failure
-        target, timestamp_ms, segments = self._pending()
-        if segments:
+        pending = self._pending()
+        if pending.segments:
             try:
-                self._sync(segments)
+                self._sync(pending.segments)
             except OSError as error:
                 raise self._fence(error) from error
-            self._reached(target, timestamp_ms)
+            self._reached(pending)
 
     async def run(self, thread: WorkThread | SyncThread) -> None:
         """Sync again and again, on another thread, until cancelled."""
@@ -88,29 +97,35 @@ class Flusher:
             if self._config.sync:
                 await self._gather()
             self._wake.clear()
-            target, timestamp_ms, segments = self._pending()
-            if segments:
+            pending = self._pending()
+            if pending.target == self._marks.appended.value:
+                self._wake.clear()  # what was brought into the page cache just now has woken us, and is in it
+            if pending.segments:
                 try:
-                    await uninterrupted(self._sync_beside(thread, segments))
+                    await uninterrupted(self._sync_beside(thread, pending))
                 except OSError as error:
                     raise self._fence(error) from error
                 except asyncio.CancelledError:
-                    self._reached(target, timestamp_ms)
+                    self._reached(pending)
                     raise
-                self._reached(target, timestamp_ms)
+                self._reached(pending)
 
-    def _sync_beside(self, thread: WorkThread | SyncThread, segments: list[Segment]) -> asyncio.Future[None]:
+    def _sync_beside(self, thread: WorkThread | SyncThread, pending: _Pending) -> asyncio.Future[None]:
         if isinstance(thread, WorkThread):
-            return thread.submit(partial(self._sync, segments))
+            return thread.submit(partial(self._sync, pending.segments))
         self._raise_failure()
-        started = self._clock.monotonic()
-        done = thread.sync([segment.file.sync_descriptor() for segment in segments])
-        done.add_done_callback(lambda ended: self._synced(started, ended.exception()))
-        return done
+        files = [segment.file.sync_descriptor() for segment in pending.segments]
+        return thread.sync(files, partial(self._ended, self._clock.monotonic(), pending))
 
-    def _synced(self, started: float, error: BaseException | None) -> None:
+    def _ended(self, started: float, pending: _Pending, error: OSError | None) -> None:
+        """Whoever waits is told in the same turn of the loop, before the task that syncs goes on."""
+        self._synced(started, error)
+        if error is None:
+            self._reached(pending)
+
+    def _synced(self, started: float, error: OSError | None) -> None:
         """A sync has ended, on whichever thread."""
-        if isinstance(error, OSError):
+        if error is not None:
             self._failure = error
         self._last_seconds = self._clock.monotonic() - started
         self._seconds.record(self._last_seconds)
@@ -132,9 +147,12 @@ class Flusher:
 
     async def _gather(self) -> None:
         """Whoever was released by the last sync is likely to send again, at once: wait for them while they come, but no
-        longer than that sync took. One sync for many costs each of them less."""
+        longer than that sync took. One sync for many costs each of them less. While nobody waits, nobody waits for
+        them either."""
         marks = self._marks
         waiting = self._log.written_to - marks.synced.value
+        if not waiting:
+            return
         until = self._clock.monotonic() + self._last_seconds
         quiet_turns = 0
         while waiting < self._last_bytes and quiet_turns < QUIET_TURNS and self._clock.monotonic() < until:
@@ -143,8 +161,7 @@ class Flusher:
             quiet_turns = quiet_turns + 1 if more == waiting else 0
             waiting = more
 
-    def _pending(self) -> tuple[int, int, list[Segment]]:
-        """What to sync: up to where, the time of its last record, and in which files."""
+    def _pending(self) -> _Pending:
         self._commit()
         target, synced = self._marks.readable.value, self._marks.synced.value
         touched: list[Segment] = []
@@ -153,7 +170,7 @@ class Flusher:
                 break
             if segment.base < target:
                 touched.append(segment)
-        return target, self._log.last_timestamp_ms, touched[::-1]
+        return _Pending(target, self._log.last_timestamp_ms, touched[::-1])
 
     def _sync(self, segments: list[Segment]) -> None:
         started = self._clock.monotonic()
@@ -170,9 +187,10 @@ class Flusher:
             finally:
                 self._synced(started, error)
 
-    def _reached(self, target: int, timestamp_ms: int) -> None:
+    def _reached(self, pending: _Pending) -> None:
         # `sync_now` may have come further meanwhile; and once the store is fenced no success counts any more.
-        if target > self._marks.synced.value and not self._marks.synced.has_failed:
-            self.last_timestamp_ms = timestamp_ms
-            self._last_bytes = target - self._marks.synced.value
-            self._marks.synced.advance(target)
+        synced = self._marks.synced
+        if pending.target > synced.value and not synced.has_failed:
+            self.last_timestamp_ms = pending.timestamp_ms
+            self._last_bytes = pending.target - synced.value
+            synced.advance(pending.target)

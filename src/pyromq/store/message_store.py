@@ -163,6 +163,10 @@ class MessageStore(StoreReader):
         #: Records below this position were found on disk: they are checked when they are read.
         self._found_below = 0
         self._dispatch_is_due = False
+        #: The call that does it later, if nobody asks before.
+        self._lingering: asyncio.TimerHandle | None = None
+        #: Somebody waits for one of the messages that are not in their queues yet.
+        self._is_awaited = False
         #: How many topics were removed: their files get names of their own until they are gone.
         self._removals = 0
         #: A compiled loop that appends in this turn of the event loop.
@@ -480,7 +484,7 @@ class MessageStore(StoreReader):
                 self.log.close_run(run)
             except OSError as error:  # what cannot be written cannot be taken back either: queues count on it
                 raise self.fence(error) from error
-            self._grew(run.count)
+            self._grew(run.count, is_awaited=run.is_awaited)
 
     def catch_up(self) -> None:
         """Put everything that was appended in this turn where readers see it, for whoever asks in the same turn."""
@@ -521,9 +525,10 @@ class MessageStore(StoreReader):
         if not self._is_open:
             raise StoreClosed("the store is not open")
 
-    def _grew(self, messages: int) -> None:
+    def _grew(self, messages: int, *, is_awaited: bool = True) -> None:
         if not messages:
             return
+        self._is_awaited |= is_awaited
         self._messages.add(messages)
         self.marks.appended.advance(self.log.end)
         if self._transient is None:
@@ -531,9 +536,9 @@ class MessageStore(StoreReader):
         self.flusher.grew()
 
     def _show(self, position: int) -> None:
-        """Readers may see the log up to a position; the queues follow in the loop's next turn."""
+        """Readers may see the log up to a position, and the queues follow. Without sync flush a run has lingered."""
         self.marks.readable.advance(position)
-        self._dispatch_later()
+        self._dispatch_later(lingers=self.config.flush.sync)
 
     def commit_gathered(self) -> None:
         """Take over what a run wrote; with the transient pool, bring what was gathered into the page cache too."""
@@ -589,6 +594,7 @@ class MessageStore(StoreReader):
         """False when the disk is full: the log has everything, and a later attempt goes on where this one stopped."""
         try:
             self.dispatcher.dispatch()
+            self._is_awaited &= self.marks.dispatched.value < self.marks.readable.value
             self.arrivals.tell()
             if self._loop is None:
                 self.dispatcher.index()
@@ -602,14 +608,27 @@ class MessageStore(StoreReader):
         self._blocked = None
         return True
 
-    def _dispatch_later(self) -> None:
-        if self._loop is not None and not self._dispatch_is_due:
-            self._dispatch_is_due = True
+    def _dispatch_later(self, *, lingers: bool = False) -> None:
+        """In the loop's next turn; if it `lingers`, and nobody waits, a moment later, with more messages."""
+        lingers = lingers and not self._is_awaited
+        if self._loop is None or (self._dispatch_is_due and (lingers or self._lingering is None)):
+            return
+        self._dispatch_is_due = True
+        self._linger_no_longer()
+        if lingers:
+            self._lingering = self._loop.call_later(LINGER_SECONDS, self._dispatch_now)
+        else:
             self._loop.call_soon(self._dispatch_now)
+
+    def _linger_no_longer(self) -> None:
+        if self._lingering is not None:
+            self._lingering.cancel()
+            self._lingering = None
 
     def _dispatch_now(self) -> None:
         """One turn of the loop: all queues, and a slice of the index."""
         self._dispatch_is_due = False
+        self._linger_no_longer()
         if self._is_open and self._loop is not None:
             try:
                 self._try_dispatch()
@@ -651,6 +670,7 @@ class MessageStore(StoreReader):
                         task.cancel()
                     await asyncio.gather(*tasks, return_exceptions=True)
         finally:
+            self._linger_no_longer()
             self._loop = None
             self.close()
         self._check_unfenced()

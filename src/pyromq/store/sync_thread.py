@@ -11,10 +11,13 @@ import asyncio
 import os
 import select
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import Thread
 
 from pyromq.store.compiled import KERNEL
+
+#: What a sync ended with.
+OnEnd = Callable[[OSError | None], None]
 
 #: Files of one sync: a burst between two syncs touches two segments, hardly ever three.
 MAX_FILES = 62
@@ -32,6 +35,7 @@ class SyncThread:
         self._answers = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._shared = array("i", [0] * (2 + MAX_FILES))
         self._done: asyncio.Future[None] | None = None
+        self._on_end: OnEnd = lambda error: None
         arguments = (self._requests, self._answers, self._shared)
         self._thread = Thread(target=KERNEL.sync_loop, args=arguments, name="pyromq-sync", daemon=True)
         self._thread.start()
@@ -41,13 +45,14 @@ class SyncThread:
     def is_possible() -> bool:
         return _IS_THERE
 
-    def sync(self, files: Sequence[int]) -> asyncio.Future[None]:
-        """Have these descriptors synced, in this order; the future ends with OSError when one could not be."""
+    def sync(self, files: Sequence[int], on_end: OnEnd) -> asyncio.Future[None]:
+        """Have these descriptors synced, in this order; the future ends with OSError when one could not be. Before it,
+        `on_end` is called with the same, or None."""
         assert self._done is None, "one sync at a time"
         assert 0 < len(files) <= MAX_FILES
         self._shared[0] = len(files)
         self._shared[2 : 2 + len(files)] = array("i", files)
-        self._done = self._loop.create_future()
+        self._done, self._on_end = self._loop.create_future(), on_end
         os.write(self._requests, _ONE)
         return self._done
 
@@ -71,11 +76,17 @@ class SyncThread:
         done, self._done = self._done, None
         if done is None or done.done():
             return
-        error = self._shared[1]
-        if error:
-            done.set_exception(OSError(error, os.strerror(error)))
+        number = self._shared[1]
+        error = OSError(number, os.strerror(number)) if number else None
+        try:
+            self._on_end(error)
+        except Exception as problem:  # noqa: BLE001  whoever waits raises it
+            done.set_exception(problem)
         else:
-            done.set_result(None)
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
 
     def close(self) -> None:
         self.finish()

@@ -1,9 +1,10 @@
 """Tests that ran out of time, told apart from tests that saw something wrong.
 
-On a machine that does five things at once a second can pass between two lines. `make test` runs jobs side by side, and
-what ran out of time there once more at the end, alone: there it has to pass. A test that fails for any other reason has
-failed. So whatever a test claims about a clock ends in a TimeoutError: by `asyncio.timeout`, a process that is not
-waited for any longer, or `in_time`.
+On a machine that does several things at once a second can pass between two lines. `make test` runs jobs side by side,
+and what ran out of time there again at the end, alone, several times: there it has to pass. A test that fails for any
+other reason has failed. So whatever a test claims about how long something takes ends in a TimeoutError: by
+`asyncio.timeout`, a process that is not waited for any longer, `in_time` or `before`. (That is an OSError, too: whoever
+catches these must not have a claim inside.)
 """
 
 from __future__ import annotations

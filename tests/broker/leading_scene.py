@@ -19,7 +19,7 @@ from pyromq.config import BrokerConfig, NameServerConfig, ReplicationConfig, Ret
 from pyromq.nameserver.assembly import NameServer
 from pyromq.net.client import Client
 from pyromq.store.message_store import MessageStore, decode
-from pyromq.testing.ports import free_port
+from pyromq.testing.ports import free_broker_port
 from pyromq.wire.bodies.epochs import BrokerEpochs
 from pyromq.wire.bodies.routes import MemberGroup
 from pyromq.wire.codes import ResponseCode
@@ -40,7 +40,7 @@ class Scene:
         self.root = root
         self.name_server = name_server.address
         self._role = role
-        self._ports: defaultdict[str, int] = defaultdict(free_port)
+        self._ports: defaultdict[str, int] = defaultdict(free_broker_port)
         self._running: dict[str, AsyncExitStack] = {}
         self.lives: dict[str, BrokerLife] = {}
         self.client = Client()

@@ -23,7 +23,7 @@ from pyromq.config import BrokerConfig, NameServerConfig, ReplicationConfig, Ret
 from pyromq.errors import ConfigError, SendError, SendUnknown
 from pyromq.nameserver.assembly import NameServer
 from pyromq.net.client import Client
-from pyromq.testing.ports import free_port
+from pyromq.testing.ports import free_broker_port
 from pyromq.wire import admin_requests as ask
 from pyromq.wire import requests
 from pyromq.wire.codes import ResponseCode
@@ -48,7 +48,7 @@ class Pair:
         self._root = root
         self.name_server = name_server.address
         self._role = role
-        self._ports: defaultdict[str, int] = defaultdict(free_port)
+        self._ports: defaultdict[str, int] = defaultdict(free_broker_port)
         self._running: dict[str, AsyncExitStack] = {}
         self.brokers: dict[str, Broker] = {}
 

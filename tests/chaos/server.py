@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from late import before
-from pyromq.testing.ports import free_port
+from pyromq.testing.ports import free_broker_port
 
 READY = b"PyroMQ is up"
 START_SECONDS = 30.0
@@ -57,7 +57,7 @@ class Server:
         what the new process does first, to be on a machine of its own."""
         self.home = home
         self.store = store or home / "store"
-        self.port = port or free_port()
+        self.port = port or free_broker_port()
         self.said = home / "said"
         self._config = home / "broker.toml"
         self._config.write_text(settings + more)

@@ -436,7 +436,7 @@ def _end(server: subprocess.Popen[bytes], how: signal.Signals) -> None:
 
 
 def free_ports() -> Ports:
-    """Apache's brokers listen also on the port below their own less one, and on the one above it."""
+    """A broker has the ports two below its own and above it as well."""
     base = loopback_ports.free_ports(0, 2, 4, 5)
     return Ports(namesrv=base, broker=base + 4)
 

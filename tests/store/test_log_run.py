@@ -249,6 +249,23 @@ def test_with_sync_flush_queues_follow_at_once_if_somebody_waits_and_else_when_s
     asyncio.run(asyncio.wait_for(story(), 20))
 
 
+def test_with_a_transient_pool_whoever_waits_when_a_message_becomes_readable_is_told_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(message_store, "LINGER_SECONDS", 3600.0)
+    settings = config(flush=FlushConfig(sync=True), transient_pool=True)
+
+    async def story() -> None:
+        async with MessageStore(settings, disk=SimDisk(), runner=InlineRunner()).running() as store:
+            store.append([order("first")])
+            await store.marks.dispatched.wait(store.log.end)
+            run_of(store, [order("second")])
+            store.arrivals.watch("orders", 0)
+            await store.marks.dispatched.wait(store.log.end)
+
+    asyncio.run(asyncio.wait_for(story(), 20))
+
+
 def test_time_goes_on_while_a_run_lingers_and_never_back() -> None:
     store = store_with_queues()
     run = ReadableLogRun()

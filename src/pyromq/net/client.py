@@ -131,8 +131,10 @@ class Client:
         return connection
 
     def _refuse_itself(self, transport: asyncio.Transport) -> None:
+        connection = transport.get_extra_info("socket")
         try:
-            refuse_itself(transport.get_extra_info("socket"))
+            if connection is not None:  # it may be gone already
+                refuse_itself(connection)
         except OSError:
             transport.abort()
             raise

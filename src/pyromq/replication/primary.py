@@ -181,7 +181,7 @@ class Primary:
             self.know(self.followers.left(name))
 
     def know(self, followers: Followers) -> None:
-        if followers is not self.followers:  # a value: whatever changes it makes another one
+        if followers is not self.followers:  # a value: what does not change stays the same one
             self.followers = followers
             self._changed(followers)
 

@@ -96,10 +96,8 @@ class Flusher:
             await self._due()
             if self._config.sync:
                 await self._gather()
-            self._wake.clear()
             pending = self._pending()
-            if pending.target == self._marks.appended.value:
-                self._wake.clear()  # what was brought into the page cache just now has woken us, and is in it
+            self._wake.clear()  # whatever woke us is in it, also what it brought into the page cache itself
             if pending.segments:
                 try:
                     await uninterrupted(self._sync_beside(thread, pending))

@@ -72,7 +72,8 @@ log = logging.getLogger("pyromq.store")
 
 #: Index at most this much in one turn of the loop when it has fallen behind (after a crash): sends come first.
 INDEX_SLICE_BYTES = 1 << 20
-#: A run stays open so long, if nobody asks: what follows it costs as much for one message as for fifty.
+#: A run stays open so long, if nobody asks, and under sync flush, which ends runs, queues follow so much later: that
+#: costs as much for one message as for fifty.
 LINGER_SECONDS = 0.002
 #: A stop does not wait for more than this to be indexed: the next start goes on with it.
 MAX_INDEXED_AT_STOP = 256 << 20
@@ -165,8 +166,8 @@ class MessageStore(StoreReader):
         self._dispatch_is_due = False
         #: The call that does it later, if nobody asks before.
         self._lingering: asyncio.TimerHandle | None = None
-        #: Somebody waits for one of the messages that are not in their queues yet.
-        self._is_awaited = False
+        #: Somebody may wait for one of the messages that are not in their queues yet.
+        self._may_be_awaited = False
         #: How many topics were removed: their files get names of their own until they are gone.
         self._removals = 0
         #: A compiled loop that appends in this turn of the event loop.
@@ -484,7 +485,7 @@ class MessageStore(StoreReader):
                 self.log.close_run(run)
             except OSError as error:  # what cannot be written cannot be taken back either: queues count on it
                 raise self.fence(error) from error
-            self._grew(run.count, is_awaited=run.is_awaited)
+            self._grew(run.count, may_be_awaited=run.is_awaited)
 
     def catch_up(self) -> None:
         """Put everything that was appended in this turn where readers see it, for whoever asks in the same turn."""
@@ -525,20 +526,21 @@ class MessageStore(StoreReader):
         if not self._is_open:
             raise StoreClosed("the store is not open")
 
-    def _grew(self, messages: int, *, is_awaited: bool = True) -> None:
+    def _grew(self, messages: int, *, may_be_awaited: bool = True) -> None:
         if not messages:
             return
-        self._is_awaited |= is_awaited
+        self._may_be_awaited |= may_be_awaited
         self._messages.add(messages)
         self.marks.appended.advance(self.log.end)
         if self._transient is None:
-            self._show(self.log.end)
+            # Without sync flush the run has lingered already.
+            self._show(self.log.end, lingers=self.config.flush.sync and not self._may_be_awaited)
         self.flusher.grew()
 
-    def _show(self, position: int) -> None:
-        """Readers may see the log up to a position, and the queues follow. Without sync flush a run has lingered."""
+    def _show(self, position: int, *, lingers: bool = False) -> None:
+        """Readers may see the log up to a position, and the queues follow."""
         self.marks.readable.advance(position)
-        self._dispatch_later(lingers=self.config.flush.sync)
+        self._dispatch_later(lingers=lingers)
 
     def commit_gathered(self) -> None:
         """Take over what a run wrote; with the transient pool, bring what was gathered into the page cache too."""
@@ -594,7 +596,7 @@ class MessageStore(StoreReader):
         """False when the disk is full: the log has everything, and a later attempt goes on where this one stopped."""
         try:
             self.dispatcher.dispatch()
-            self._is_awaited &= self.marks.dispatched.value < self.marks.readable.value
+            self._may_be_awaited &= self.marks.dispatched.value < self.marks.readable.value
             self.arrivals.tell()
             if self._loop is None:
                 self.dispatcher.index()
@@ -609,16 +611,16 @@ class MessageStore(StoreReader):
         return True
 
     def _dispatch_later(self, *, lingers: bool = False) -> None:
-        """In the loop's next turn; if it `lingers`, and nobody waits, a moment later, with more messages."""
-        lingers = lingers and not self._is_awaited
-        if self._loop is None or (self._dispatch_is_due and (lingers or self._lingering is None)):
+        """In the loop's next turn; if it `lingers`, a moment later, with more messages. One that lingers is hurried up,
+        and one that is near is not put off."""
+        if self._loop is None:
             return
-        self._dispatch_is_due = True
-        self._linger_no_longer()
-        if lingers:
+        if not self._dispatch_is_due and lingers:
             self._lingering = self._loop.call_later(LINGER_SECONDS, self._dispatch_now)
-        else:
+        elif not self._dispatch_is_due or (self._lingering is not None and not lingers):
+            self._linger_no_longer()
             self._loop.call_soon(self._dispatch_now)
+        self._dispatch_is_due = True
 
     def _linger_no_longer(self) -> None:
         if self._lingering is not None:

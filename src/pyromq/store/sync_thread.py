@@ -78,15 +78,16 @@ class SyncThread:
             return
         number = self._shared[1]
         error = OSError(number, os.strerror(number)) if number else None
+        outcome: Exception | None = error
         try:
             self._on_end(error)
         except Exception as problem:  # noqa: BLE001  whoever waits raises it
-            done.set_exception(problem)
-        else:
-            if error is None:
+            outcome = problem
+        finally:  # also when somebody interrupts us: whoever waits is not left alone
+            if outcome is None:
                 done.set_result(None)
             else:
-                done.set_exception(error)
+                done.set_exception(outcome)
 
     def close(self) -> None:
         self.finish()

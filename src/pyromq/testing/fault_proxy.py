@@ -59,6 +59,8 @@ class FaultProxy:
         #: Where new connections lead.
         self.target = target
         self.port = port
+        #: The port, if it was chosen here.
+        self._own_port = 0
         #: Connections that were accepted so far.
         self.accepted = 0
         self.lines = {direction: _Line() for direction in BOTH}
@@ -146,7 +148,8 @@ class FaultProxy:
     # --- life --------------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        self.port = self.port or free_port()
+        if not self.port:
+            self.port = self._own_port = free_port()
         await self.accept()
         return self
 
@@ -154,7 +157,7 @@ class FaultProxy:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.refuse()
-        give_back(self.port)
+        give_back(self._own_port)
         self.cut()
         for task in self._tasks:
             task.cancel()

@@ -21,7 +21,7 @@ from pyromq.model.topic import Permission
 from pyromq.net.address import shown_address
 from pyromq.testing.asking import ask
 from pyromq.testing.broker_options import DEFAULT_QUEUES, BrokerOptions
-from pyromq.testing.ports import LOOPBACK, free_port, give_back
+from pyromq.testing.ports import LOOPBACK, broker_ports, free_broker_port, free_port, give_back
 from pyromq.wire.admin_requests import UpdateTopic
 from pyromq.wire.codes import ResponseCode
 from pyromq.wire.nameserver_requests import GetRoute
@@ -107,7 +107,7 @@ class LocalBroker(ABC):
         try:
             self.stop()
         finally:
-            give_back(self._broker_port, self._name_server_port)
+            self._give_ports_back()
             if self._temporary is not None:
                 self._temporary.cleanup()
                 self._temporary = None
@@ -127,16 +127,22 @@ class LocalBroker(ABC):
 
     def _launch_on_free_ports(self) -> None:
         for attempt in range(1, PORT_ATTEMPTS + 1):
-            self._broker_port = self._options.port or free_port()
+            self._broker_port = self._options.port or free_broker_port()
             self._name_server_port = free_port(besides={self._broker_port})
             try:
                 return self._launch()
             except ConfigError as error:
-                give_back(self._broker_port, self._name_server_port)
+                self._give_ports_back()
                 if attempt == PORT_ATTEMPTS or self._options.port or not _is_taken(error):
                     self._name_server_port = 0
                     raise
         return None
+
+    def _give_ports_back(self) -> None:
+        """Those that were chosen here."""
+        give_back(self._name_server_port)
+        if not self._options.port:
+            give_back(*broker_ports(self._broker_port))
 
     # --- topics ------------------------------------------------------------------------------------------------------
 

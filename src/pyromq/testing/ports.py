@@ -22,7 +22,7 @@ LOOPBACK = "127.0.0.1"
 LOWEST, HIGHEST = 20_000, 32_000
 ATTEMPTS = 200
 #: So many are held, the newest: the servers of tests that are over do not come back.
-MOST_HELD = 256
+MOST_HELD = 512
 
 #: Of its own: a test that seeds the shared one must not give all processes of a run the same ports.
 _rng = random.Random()  # noqa: S311  a port is no secret
@@ -33,6 +33,16 @@ _held: dict[int, int] = {}
 def free_port(besides: Container[int] = ()) -> int:
     """A loopback port that nobody listens on now, and that no outgoing connection will take. Raises NotNow."""
     return free_ports(0, besides=besides)
+
+
+def free_broker_port(besides: Container[int] = ()) -> int:
+    """The same for a broker, which also listens on the port above its own and on the one two below. Raises NotNow."""
+    return free_ports(0, 2, 3, besides=besides) + 2
+
+
+def broker_ports(port: int) -> tuple[int, ...]:
+    """All ports of a broker."""
+    return port - 2, port, port + 1
 
 
 def free_ports(*steps: int, besides: Container[int] = ()) -> int:
@@ -48,8 +58,9 @@ def free_ports(*steps: int, besides: Container[int] = ()) -> int:
 def give_back(*ports: int) -> None:
     """Their server is gone for good."""
     for port in ports:
-        if port in _held:
-            os.close(_held.pop(port))
+        mark = _held.pop(port, None)
+        if mark is not None:
+            os.close(mark)
 
 
 def _all_held(ports: list[int]) -> bool:

@@ -67,6 +67,16 @@ class Terminal:
     def type(self, what: bytes) -> None:
         os.write(self._master, what)
 
+    def interrupt_question(self) -> int:
+        """Ctrl-C where something is asked, until it is heard; what the program returned. Python's readline misses one
+        that comes just before it begins to wait for a key."""
+        for _ in range(int(SECONDS)):
+            self.type(CTRL_C)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(2.0)
+                break
+        return self.wait()
+
     def wait(self) -> int:
         code = self.process.wait(SECONDS)
         self._reader.join(SECONDS)

@@ -12,7 +12,7 @@ from admin.members import member, slave
 from cli.cluster_scene import Shell
 from cli.pair_scene import Load, pair_in, until
 from cli.programs import Program
-from cli.terminals import CTRL_C, Terminal
+from cli.terminals import Terminal
 from pyromq.admin.leading import Leading
 from pyromq.admin.promotion import Promotion
 from pyromq.cli import clusters
@@ -231,8 +231,7 @@ def test_on_a_terminal_of_80_columns_it_asks_and_shows_whole_rows(tmp_path: Path
         assert "nothing was done" in asked.said
         with Terminal("broker", "promote", "pair", *where, cwd=tmp_path) as asked:
             asked.until("Go on")
-            asked.type(CTRL_C)
-            assert asked.wait() == 130
+            assert asked.interrupt_question() == 130
         assert "nothing was done" in asked.said
         with Terminal("cluster", "roll", *where, cwd=tmp_path) as asked:
             asked.until("Go on")

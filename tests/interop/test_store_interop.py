@@ -94,15 +94,19 @@ def check_served(referee: Referee, found: list[StoredMessage]) -> None:
         assert set(dump.min_offsets.values()) == {0}
 
 
-def check_queries(referee: Referee, found: list[StoredMessage]) -> None:
-    """Apache finds a sample by id, by key and by unique key, and searches queues by time."""
+def check_queries(referee: Referee, found: list[StoredMessage], *, after_kill: bool = False) -> None:
+    """Apache finds a sample by id, by key and by unique key, and searches queues by time.
+
+    After a kill it indexes again from the last message that its index has, and so that one twice.
+    """
     topics = in_queues(found)
     for topic in TOPICS:
         for one in topics[topic][::7]:
             assert referee.by_id(topic, line(one)["offsetMsgId"]) == line(one)
         for one in topics[topic][3::19]:
             if one.unique_key:
-                assert referee.by_unique_key(topic, one.unique_key) == [line(one)]
+                named = referee.by_unique_key(topic, one.unique_key)
+                assert named == [line(one)] or (after_kill and named == [line(one)] * 2)
             for key in one.keys[:2]:  # not the last, which more messages have than one answer holds
                 assert positions(referee.by_key(topic, key)) == with_key(found, topic, key)
         assert referee.by_key(topic, "no such key") == []
@@ -263,7 +267,7 @@ def test_apache_recovers_a_store_that_we_left_killed(tmp_path: Path) -> None:
     with cluster_over(root, VERIFY | INDEX_TOO) as cluster:
         with cluster.referee() as referee:
             check_served(referee, found)
-            check_queries(referee, found)
+            check_queries(referee, found, after_kill=True)
         cluster.kill()
 
 
@@ -527,7 +531,7 @@ def test_both_take_turns_and_are_killed(tmp_path: Path) -> None:
         with cluster.referee() as referee:
             # A killed Apache does not know what it delivered from the schedule, and does it again.
             check_served(referee, [one for one in third if one.topic not in (DELAYED, DELAYED_V2)])
-            check_queries(referee, third)
+            check_queries(referee, third, after_kill=True)
         cluster.kill()
 
 

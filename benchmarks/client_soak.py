@@ -17,7 +17,6 @@ import json
 import logging
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -31,6 +30,7 @@ from common import BODY, show, work_directory
 
 from pyromq import ConsumeFrom, Message, Producer, PushConsumer, ReceivedMessage
 from pyromq.errors import PyroMQError
+from pyromq.testing.ports import free_broker_port, free_port
 
 RESULTS = Path("build/bench")
 TOPIC, GROUP = "soak", "soak-readers"
@@ -122,7 +122,7 @@ def complaints(soak: Soak, growth_max: float) -> list[str]:
 @contextlib.contextmanager
 def broker(directory: Path) -> Iterator[tuple[str, int]]:
     """`pyromq up` on free ports: its name server's address and its pid."""
-    name_server, port = free_ports()
+    name_server, port = free_port(), free_broker_port()
     options = ["--data-dir", str(directory / "data"), "--nameserver-port", str(name_server), "--broker-port", str(port)]
     process = subprocess.Popen([sys.executable, "-m", "pyromq", "up", *options], stdout=subprocess.DEVNULL)
     try:
@@ -130,11 +130,6 @@ def broker(directory: Path) -> Iterator[tuple[str, int]]:
     finally:
         process.terminate()
         process.wait(END_TIMEOUT_S)
-
-
-def free_ports() -> tuple[int, int]:
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
-        return one.getsockname()[1], other.getsockname()[1]
 
 
 async def first_send(producer: Producer) -> None:

@@ -55,5 +55,18 @@ def test_servers_of_long_ago_do_not_keep_their_ports(monkeypatch: pytest.MonkeyP
     three_in_a_row(monkeypatch)
     monkeypatch.setattr(ports, "_held", {})
     monkeypatch.setattr(ports, "MOST_HELD", 2)
-    assert len({ports.free_port() for _ in range(3)}) == 3
-    assert ports.free_port(), "the first one again"
+    given = [ports.free_port() for _ in range(3)]
+    assert len(set(given)) == 3
+    assert ports.free_port() == given[0]
+    ports.give_back(*given)
+
+
+def test_a_broker_gets_all_its_ports(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = ports.free_ports(0, 1, 2, 3)
+    ports.give_back(*range(first, first + 4))
+    monkeypatch.setattr(ports, "LOWEST", first)
+    monkeypatch.setattr(ports, "HIGHEST", first + 4)
+    port = ports.free_broker_port()
+    assert ports.broker_ports(port) == (first, first + 2, first + 3)
+    assert ports.free_port() == first + 1, "all that is left"
+    ports.give_back(first + 1, *ports.broker_ports(port))

@@ -37,7 +37,7 @@ def free_port(besides: Container[int] = ()) -> int:
 
 def free_broker_port(besides: Container[int] = ()) -> int:
     """The same for a broker, which also listens on the port above its own and on the one two below. Raises NotNow."""
-    return free_ports(0, 2, 3, besides=besides) + 2
+    return free_ports(*broker_ports(0), besides=besides)
 
 
 def broker_ports(port: int) -> tuple[int, ...]:
@@ -48,7 +48,7 @@ def broker_ports(port: int) -> tuple[int, ...]:
 def free_ports(*steps: int, besides: Container[int] = ()) -> int:
     """A number from which each of these steps leads to a free port. Raises NotNow."""
     for _ in range(ATTEMPTS):
-        first = _rng.randrange(LOWEST, HIGHEST - max(steps))
+        first = _rng.randrange(LOWEST - min(steps), HIGHEST - max(steps))
         ports = [first + step for step in steps]
         if not any(port in besides for port in ports) and _all_held(ports):
             return first

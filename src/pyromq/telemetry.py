@@ -40,10 +40,10 @@ class Histogram:
         self.largest = 0.0
         self.last = 0.0
 
-    def record(self, value: float) -> None:
-        self.buckets[bisect_left(self.bounds, value)] += 1
-        self.count += 1
-        self.total += value
+    def record(self, value: float, times: int = 1) -> None:
+        self.buckets[bisect_left(self.bounds, value)] += times
+        self.count += times
+        self.total += value * times
         self.last = value
         if value > self.largest:
             self.largest = value

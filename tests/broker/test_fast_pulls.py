@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.fakes import FakePeer, Parts
+from pyromq import broker
 from pyromq.broker.clients import Consumers, ConsumerSeen, Member
 from pyromq.broker.compiled import KERNEL
 from pyromq.broker.fast_paths import FastPaths
@@ -28,6 +30,8 @@ from pyromq.model.topic import TopicConfig
 from pyromq.net.connection import Connection
 from pyromq.net.service import Service
 from pyromq.records.properties import encode_properties
+from pyromq.store.queue_cursor import QueueCursor
+from pyromq.store.queue_reader import MAX_ENTRIES_LOOKED_AT
 from pyromq.wire.frames import decode_frame, encode_frame
 from pyromq.wire.requests import PullMessage
 from pyromq.wire.responses import Response, answer_to
@@ -43,6 +47,9 @@ PLAIN = {
 
 
 class FakeConnection(FakePeer):
+    inlet = None
+    is_reading = True
+
     def __init__(self) -> None:
         super().__init__()
         self.out: list[bytes] = []
@@ -255,7 +262,7 @@ def test_fast_ways_take_turns() -> None:
                 at += 1
             return at
 
-    paths = FastPaths(Takes(ord("a")), Takes(ord("b")))
+    paths = FastPaths(None, None, Takes(ord("a")), Takes(ord("b")))
     for data, expected in ((b"aabbab", 6), (b"aabxab", 3), (b"xaab", 0)):
         assert paths.take(memoryview(data), 0, cast(Connection, SimpleNamespace(is_reading=True))) == expected
     full = cast(Connection, SimpleNamespace(is_reading=False))
@@ -284,3 +291,32 @@ def test_a_reader_that_is_far_behind_is_advised_by_the_ordinary_way(scene: Scene
     scene.parts.memory_bytes = 1000
     scene.fast._advice = scene.parts.read_advice()
     assert scene.compiled(frame(PLAIN)) == (0, [])
+
+
+def test_a_queue_that_began_anew_is_pulled_from_as_it_is_now(scene: Scene) -> None:
+    """Its plan was made before."""
+    assert scene.compiled(frame({**PLAIN, "queueOffset": str(MESSAGES)})) == (0, [])
+    queue = scene.parts.store.queues.get(b"orders", 0)
+    assert queue is not None
+    (plan,) = scene.fast._plans.values()
+    plan.open_window(memoryview(bytes(200)), 0, 0, 10, 0, 0, 1000, [], 0, 0)
+    queue.cursor = QueueCursor()  # as when a copy begins elsewhere
+    queue.cursor.next_dispatch = MESSAGES
+    data = frame(PLAIN)
+    assert scene.compiled(data) == (len(data), [scene.ordinary(data)])
+
+
+def test_both_ways_look_at_as_many_entries_for_one_answer() -> None:
+    text = (Path(broker.__file__).parent / "_kernel.pyx").read_text()
+    assert f"MAX_LOOKED_AT = {MAX_ENTRIES_LOOKED_AT:_}\n" in text
+
+
+def test_a_window_through_which_nothing_can_be_given_gives_nothing(scene: Scene) -> None:
+    scene.compiled(frame(PLAIN))
+    (plan,) = scene.fast._plans.values()
+    assert plan.answer(5, 1) is not None
+    for offset, end in ((0, 0), (11, 11), (-1, 5), (0, 11)):
+        plan.open_window(memoryview(bytes(200)), 0, offset, end, 0, 0, 1000, [], 0, 0)
+        assert plan.answer(max(offset, 0), 1) is None
+    plan.close_window()
+    assert plan.answer(5, 1) is None

@@ -83,3 +83,11 @@ def test_both_forms_do_the_same(steps: list[tuple[int, int, int]]) -> None:
             trace.append((held.count, held.last_position, [one.out for one in peers]))
         seen.append(trace)
     assert all(trace == seen[0] for trace in seen)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_any_number_may_be_left_when_it_goes(form: Any) -> None:
+    held, one = form(), peer()
+    for number in range(1_000_000):
+        held.hold(number, one, b"", [])
+    del held

@@ -693,3 +693,16 @@ def test_an_awaitable_of_any_kind_is_waited_for() -> None:
         assert peer.answers[0].fields == {"offset": "3"}
 
     run(story())
+
+
+def test_the_rest_of_an_answer_leaves_before_everything_that_waits() -> None:
+    """Its beginning has left already."""
+
+    async def story() -> None:
+        peer = FakeTransport(Home(echo))
+        peer.connection.put_bytes(b"the next answer")
+        peer.connection.write_rest(b"the end of the last, ")
+        await turns()
+        assert b"".join(peer.writes) == b"the end of the last, the next answer"
+
+    run(story())

@@ -1,6 +1,7 @@
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from pyromq.net._kernel import Shortcut
+from pyromq.broker.clients import Consumers
+from pyromq.net._kernel import Inlet, Shortcut
 from pyromq.net.connection import Connection
 from pyromq.store._kernel import LogRun
 from pyromq.store.consume_queue import ConsumeQueue
@@ -59,18 +60,32 @@ class PullPlan:
         max_bytes: int,
         pieces: Sequence[bytes],
     ) -> None: ...
-    def answer(
+    def open_window(
         self,
         entries: memoryview,
         first_offset: int,
         offset: int,
         end: int,
+        min_offset: int,
         first_base: int,
         segment_bytes: int,
         buffers: list[memoryview | None],
         readable: int,
         hot_from: int,
-        min_offset: int,
-        max_offset: int,
-        correlation_id: int,
-    ) -> bytes | None: ...
+    ) -> None: ...
+    def close_window(self) -> None: ...
+    def answer(self, offset: int, correlation_id: int, inlet: Inlet | None = None) -> bytes | None: ...
+
+class PullLoop(Shortcut):
+    planned_at: int
+    def __init__(
+        self,
+        plans: dict[bytes, PullPlan],
+        consumers: Consumers,
+        resets: dict[tuple[str, str, int], int],
+        commit: Callable[[PullPlan, int, Connection], None],
+    ) -> None: ...
+
+class ShortcutsInTurn(Shortcut):
+    sends: Shortcut | None
+    def __init__(self, pulls: PullLoop | None) -> None: ...

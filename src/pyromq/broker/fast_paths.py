@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pyromq.broker.compiled import KERNEL
+from pyromq.broker.fast_pulls import FastPulls
 from pyromq.broker.fast_sends import FastSends
 from pyromq.net.connection import Connection
 from pyromq.net.home import Taker
 
 if TYPE_CHECKING:
+    from pyromq.broker._kernel import ShortcutsInTurn
     from pyromq.net._kernel import Shortcut
 
 
 class FastPaths:
     """A `FastPath` of the server, made of several."""
 
-    def __init__(self, sends: FastSends | None, *others: Taker) -> None:
+    def __init__(self, sends: FastSends | None, pulls: FastPulls | None, *others: Taker) -> None:
         self._sends = sends
-        self._paths: tuple[Taker, ...] = others if sends is None else (sends, *others)
+        self._paths: tuple[Taker, ...] = tuple(path for path in (sends, pulls, *others) if path is not None)
+        self._shortcuts: ShortcutsInTurn | None = None
+        if KERNEL is not None:
+            self._shortcuts = KERNEL.ShortcutsInTurn(None if pulls is None else pulls.loop)
 
     def take(self, data: memoryview, at: int, connection: Connection) -> int:
         size = len(data)
@@ -31,7 +37,11 @@ class FastPaths:
                 return at
 
     def begin_turn(self) -> Shortcut | None:
-        return None if self._sends is None else self._sends.begin_turn()
+        shortcut = None if self._sends is None else self._sends.begin_turn()
+        if self._shortcuts is None:
+            return shortcut
+        self._shortcuts.sends = shortcut
+        return self._shortcuts
 
     def end_turn(self) -> None:
         if self._sends is not None:

@@ -2,8 +2,9 @@
 
 Consumers ask the same thing again and again, and only three numbers of it differ. So a pull is taken apart into those
 numbers and the rest; what the rest may have is found out once, by `processors.pull`, and kept as a plan until topics,
-groups, subscriptions or settings change. The answer is then made in one piece by the compiled kernel. Whatever is not
-simply "here are your messages" is left to the ordinary way.
+groups, subscriptions or settings change. Where its messages lie is found out for many pulls, too: a window, through
+which the compiled kernel answers them by itself for a moment. Whatever is not simply "here are your messages" is left
+to the ordinary way.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pyromq.errors import IllegalOffset, PyroMQError
 from pyromq.net.connection import Connection
 from pyromq.store.message_store import MessageStore
 from pyromq.store.queue_cursor import ENTRY
-from pyromq.store.queue_reader import MAX_ENTRIES_LOOKED_AT, ReadResult, ReadStatus
+from pyromq.store.queue_reader import ReadResult, ReadStatus
 from pyromq.store.reader import to_bytes
 from pyromq.wire.answer_pieces import answer_pieces
 from pyromq.wire.compiled import KERNEL as WIRE_KERNEL
@@ -31,7 +32,8 @@ from pyromq.wire.frames import decode_frame
 from pyromq.wire.requests import PullMessage, decode_request
 
 if TYPE_CHECKING:
-    from pyromq.broker._kernel import PullPlan
+    from pyromq.broker._kernel import PullLoop, PullPlan
+    from pyromq.net._kernel import Inlet
 
 log = logging.getLogger("pyromq.broker")
 
@@ -66,7 +68,10 @@ class FastPulls:
         self._statistics = statistics
         self._advice = advice
         self._plans: dict[bytes, PullPlan] = {}
-        self._planned_at = consumers.changes
+        assert KERNEL is not None
+        #: Takes what comes through a window, without us.
+        self.loop: PullLoop = KERNEL.PullLoop(self._plans, consumers, resets.pending, self._commit)
+        self.loop.planned_at = consumers.changes
         statistics.before_sample(self.count_up)
 
     def forget(self) -> None:
@@ -77,6 +82,7 @@ class FastPulls:
     def count_up(self) -> None:
         """Tell the statistics what was given out since the last time."""
         for plan in self._plans.values():
+            plan.close_window()
             if plan.pulls:
                 self._statistics.got(plan.group, plan.topic, plan.messages, plan.bytes_out, plan.pulls)
                 plan.pulls = plan.messages = plan.bytes_out = 0
@@ -86,18 +92,18 @@ class FastPulls:
         while (found := self._split(data, at)) is not None:
             end, key, offset, committed, correlation_id = found
             plan = self._plan(key, data, at, end)
-            answer = None if plan is None else self._answer(plan, offset, correlation_id)
+            answer = None if plan is None else self._answer(plan, offset, correlation_id, connection.inlet)
             if plan is None or answer is None:
                 break
             if plan.commits and committed >= 0:
                 self._commit(plan, committed, connection)
             at = end
-            if not connection.put_bytes(answer):
+            if (answer and not connection.put_bytes(answer)) or not connection.is_reading:
                 break
         return at
 
-    def _answer(self, plan: PullPlan, offset: int, correlation_id: int) -> bytes | None:
-        """None: there is more to it than giving messages."""
+    def _answer(self, plan: PullPlan, offset: int, correlation_id: int, inlet: Inlet | None) -> bytes | None:
+        """What is to be written; None: there is more to it than giving messages."""
         store, queue = self._store, plan.queue
         if self._resets.is_pending(plan.group, plan.topic, plan.queue_id):
             return None
@@ -113,12 +119,11 @@ class FastPulls:
         warm = store.warm_stretch(position)
         if warm is None or self._advice.is_far(position):
             return None
-        return plan.answer(
-            entries, segment.base // ENTRY.size, offset,
-            min(last, segment.end // ENTRY.size, offset + MAX_ENTRIES_LOOKED_AT),
+        plan.open_window(
+            entries, segment.base // ENTRY.size, offset, min(last, segment.end // ENTRY.size), queue.min_offset,
             log_files.start, log_files.file_bytes, log_files.buffers, min(store.marks.readable.value, warm[1]), warm[0],
-            queue.min_offset, last, correlation_id,
         )  # fmt: skip
+        return plan.answer(offset, correlation_id, inlet)
 
     def _commit(self, plan: PullPlan, offset: int, connection: Connection) -> None:
         try:
@@ -129,8 +134,8 @@ class FastPulls:
     # --- plans -------------------------------------------------------------------------------------------------------
 
     def _plan(self, key: bytes, data: memoryview, at: int, end: int) -> PullPlan | None:
-        if self._planned_at != self._consumers.changes or len(self._plans) > MAX_PLANS:
-            self._planned_at = self._consumers.changes
+        if self.loop.planned_at != self._consumers.changes or len(self._plans) > MAX_PLANS:
+            self.loop.planned_at = self._consumers.changes
             self.forget()
         plan = self._plans.get(key)
         if plan is None:

@@ -149,7 +149,7 @@ class FastSends:
         if self._promise.is_stale:
             with contextlib.suppress(StoreFenced):  # those who wait are told of it by `fail`
                 self._store.close_run()
-        self._store.renew_run()
+        self._store.begin_turn()
         return None if self._forms is READABLE else self._loop
 
     def end_turn(self) -> None:
@@ -164,7 +164,14 @@ class FastSends:
             return False
         if self._is_stale and self._store.clock.monotonic() >= self._look_up_from:
             self._look_up_topics()
-        return self._store.open_run(self._run, lingers=self._lingers)
+        return self._store.open_run(self._run, lingers=self._lingers, settles=self._may_settle())
+
+    def _may_settle(self) -> bool:
+        """May the loop bring messages by itself where they can be acknowledged? Nobody else has to have them then; and
+        slaves must not take a broker for dead whose disk hangs."""
+        if self._forms is READABLE or self._promise.waits_for_slaves:
+            return False
+        return not (self._config().store.flush.sync and self._promise.has_slaves)
 
     def count_up(self) -> None:
         """Tell the statistics what came since the last time."""

@@ -233,8 +233,7 @@ class Parts:
     @property
     def fast_path(self) -> FastPath:
         """What the server tries before the ordinary way."""
-        pulls = [] if self.fast_pulls is None else [self.fast_pulls]
-        return FastPaths(self.fast_sends, *pulls, RefusedSends(self.overload))
+        return FastPaths(self.fast_sends, self.fast_pulls, RefusedSends(self.overload))
 
     def _consumes_in_order(self, group: str) -> bool:
         expiry_ms = self._settings.current().queue_lock_expiry_ms

@@ -82,6 +82,11 @@ class BrokerPromise:
     def waits_for_slaves(self) -> bool:
         return self.terms is not None
 
+    @property
+    def has_slaves(self) -> bool:
+        """Is there a slave, waited for or not?"""
+        return self._followers.copies > 0
+
     def fail(self, error: PyroMQError) -> None:
         """The log here no longer grows: whoever waits for copies of it is told."""
         if self.terms is not None:

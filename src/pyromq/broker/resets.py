@@ -12,29 +12,29 @@ class Resets:
     """What consumers have still to hear, by group, topic and queue."""
 
     def __init__(self) -> None:
-        self._pending: dict[tuple[str, str, int], int] = {}
+        self.pending: dict[tuple[str, str, int], int] = {}
 
     def __len__(self) -> int:
-        return len(self._pending)
+        return len(self.pending)
 
     def note(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        self._pending[group, topic, queue_id] = offset
+        self.pending[group, topic, queue_id] = offset
 
     def is_pending(self, group: str, topic: str, queue_id: int) -> bool:
         """Does a commit of this group not count now?"""
-        return bool(self._pending) and (group, topic, queue_id) in self._pending
+        return bool(self.pending) and (group, topic, queue_id) in self.pending
 
     def take(self, group: str, topic: str, queue_id: int, pulled: int) -> int | None:
         """Where a pull must go on instead of where it asked; None: there is fine. It is told once."""
-        if not self._pending:
+        if not self.pending:
             return None
-        offset = self._pending.pop((group, topic, queue_id), None)
+        offset = self.pending.pop((group, topic, queue_id), None)
         return None if offset == pulled else offset
 
     def forget_group(self, group: str) -> None:
-        for key in [key for key in self._pending if key[0] == group]:
-            del self._pending[key]
+        for key in [key for key in self.pending if key[0] == group]:
+            del self.pending[key]
 
     def forget_topic(self, topic: str) -> None:
-        for key in [key for key in self._pending if key[1] == topic]:
-            del self._pending[key]
+        for key in [key for key in self.pending if key[1] == topic]:
+            del self.pending[key]

@@ -22,6 +22,9 @@ class FlushConfig:
 
     #: Wait for the disk before a send is acknowledged.
     sync: bool = False
+    #: A sender that is alone does not wait for a thread: the broker's loop waits for the disk by itself, while a sync
+    #: takes less than a millisecond and there are no slaves. A disk that hangs stops the loop then, until it goes on.
+    sync_here: bool = True
     #: Longest time an appended byte stays unsynced when `sync` is off.
     interval_ms: int = 500
     #: Sync earlier when this many bytes wait, so that a burst is written while it happens.

@@ -1,5 +1,7 @@
 # What other compiled modules may call at C speed.
 
+from posix.uio cimport iovec
+
 cdef class Inlet:
     cdef int descriptor
     cdef readonly object connection
@@ -7,8 +9,11 @@ cdef class Inlet:
     cdef public bint is_plain
     cdef public long long last_tick
     cdef bytes gathered
+    cdef Py_ssize_t send_pieces(self, iovec* pieces, int count)
     cdef bint gather(self, bytes answers)
     cdef int write_gathered(self) except -1
+    cdef int write(self, bytes answers) except -1
 
 cdef class Shortcut:
     cdef Py_ssize_t take_bytes(self, const unsigned char* data, Py_ssize_t size, Inlet inlet) except -1
+    cdef bint settle(self) except -1

@@ -11,10 +11,14 @@ from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.dict cimport PyDict_GetItem
 from cpython.object cimport PyObject
 from libc.errno cimport EAGAIN, EINTR, errno
+from libc.string cimport memset
+from posix.time cimport CLOCK_MONOTONIC, CLOCK_THREAD_CPUTIME_ID, clock_gettime, timespec
+from posix.uio cimport iovec
 from posix.unistd cimport close
 
 cdef extern from *:
     """
+    #include <poll.h>
     #include <sys/socket.h>
     #include <sys/types.h>
     #ifdef __linux__
@@ -31,6 +35,17 @@ cdef extern from *:
     static int epoll_ctl(int epoll, int what, int fd, struct epoll_event *event) { errno = ENOSYS; return -1; }
     static int epoll_wait(int epoll, struct epoll_event *events, int count, int ms) { errno = ENOSYS; return -1; }
     #endif
+    #include <unistd.h>
+    #include <sys/syscall.h>
+    /* Older C libraries know no such function, older systems no such call: nobody is waited for there. */
+    static int wait_ns(int epoll, struct epoll_event *events, int count, long long ns) {
+    #ifdef SYS_epoll_pwait2
+        struct { long long seconds, ns; } limit = { ns / 1000000000, ns % 1000000000 };
+        return syscall(SYS_epoll_pwait2, epoll, events, count, &limit, (void *)0, (size_t)0);
+    #else
+        errno = ENOSYS; return -1;
+    #endif
+    }
     #ifndef MSG_NOSIGNAL
     #define MSG_NOSIGNAL 0
     #endif
@@ -44,12 +59,34 @@ cdef extern from *:
     int epoll_create1(int flags)
     int epoll_ctl(int epoll, int what, int fd, epoll_event* event)
     int epoll_wait(int epoll, epoll_event* events, int count, int ms)
+    int wait_ns(int epoll, epoll_event* events, int count, long long ns) nogil
     ssize_t recv(int fd, void* buffer, size_t size, int flags)
     ssize_t send(int fd, const void* buffer, size_t size, int flags)
+    struct msghdr:
+        iovec* msg_iov
+        size_t msg_iovlen
+    ssize_t sendmsg(int fd, const msghdr* message, int flags)
+    struct pollfd:
+        int fd
+        short events
+    int POLLIN
+    int poll(pollfd* asked, unsigned long count, int ms)
 
 cdef enum:
     # Connections that are read in one turn; the others are there in the next.
     EVENTS = 256
+    # A peer that asks again within this time is quick, and one that is also alone is waited for: so long for its next
+    # request (less costs more: the system has to set a clock), and so long in all.
+    QUICK_NS = 400_000
+    WAIT_NS = 2_000_000
+    STAY_NS = 4_000_000
+    # It is not waited for while others want the loop: when that has not slept since the last answer, or, looked at now
+    # and then, when one of its other sockets is readable.
+    SLEPT_NS = 5_000
+    LOOK_NS = 300_000
+    MOST_PATIENCE = 4096
+
+cdef long long NEVER = 1 << 62
 
 
 cdef class Shortcut:
@@ -57,6 +94,10 @@ cdef class Shortcut:
 
     cdef Py_ssize_t take_bytes(self, const unsigned char* data, Py_ssize_t size, Inlet inlet) except -1:
         return 0
+
+    cdef bint settle(self) except -1:
+        """Do now what is left for the end of the turn, and answer; False when that is somebody else's matter."""
+        return False
 
 
 cdef class Inlet:
@@ -77,6 +118,17 @@ cdef class Inlet:
             sent = send(self.descriptor, &data[0], data.shape[0], MSG_DONTWAIT | MSG_NOSIGNAL)
         return max(sent, 0)
 
+    cdef Py_ssize_t send_pieces(self, iovec* pieces, int count):
+        """The same for what lies in several places."""
+        cdef msghdr message
+        cdef ssize_t sent = 0
+        if self.is_plain:
+            memset(&message, 0, sizeof(message))
+            message.msg_iov = pieces
+            message.msg_iovlen = count
+            sent = sendmsg(self.descriptor, &message, MSG_DONTWAIT | MSG_NOSIGNAL)
+        return max(sent, 0)
+
     cdef bint gather(self, bytes answers):
         """Put aside what leaves soon; True when it is the first."""
         if self.gathered is None:
@@ -88,8 +140,12 @@ cdef class Inlet:
     cdef int write_gathered(self) except -1:
         """Without asking the connection, if nothing is in the way."""
         cdef bytes answers = self.gathered
-        cdef ssize_t sent = -1
         self.gathered = None
+        return self.write(answers)
+
+    cdef int write(self, bytes answers) except -1:
+        """What the peer does not take at once leaves before everything else."""
+        cdef ssize_t sent = -1
         if self.is_plain:
             sent = send(self.descriptor, PyBytes_AS_STRING(answers), len(answers), MSG_DONTWAIT | MSG_NOSIGNAL)
         if sent < len(answers):
@@ -101,15 +157,29 @@ cdef class Intake:
     """The connections of one server. A loop watches `descriptor`, and calls `turn` when it is readable."""
 
     cdef readonly int descriptor
+    cdef int loop_descriptor
     cdef dict inlets
     cdef object scratch
     cdef unsigned char[::1] buffer
+    #: When a peer that was alone was last answered, how often it has been quick to ask again, and how often it has to
+    #: be before it is waited for: more often when somebody was waited for in vain.
+    cdef long long last_answer
+    cdef long long last_processor_time
+    cdef long long quick
+    cdef long long patience
+    #: How often the next request came while it was waited for, and how often it did not.
+    cdef readonly long long stays
+    cdef readonly long long stays_in_vain
 
-    def __init__(self, scratch):
-        """`scratch` is where received bytes are put; whoever is handed them looks at them at once."""
+    def __init__(self, scratch, int loop_descriptor=-1):
+        """`scratch` is where received bytes are put; whoever is handed them looks at them at once. `loop_descriptor` is
+        readable when the loop has something to do; -1: nobody knows, and nobody is waited for."""
+        self.loop_descriptor = loop_descriptor
         self.inlets = {}
         self.scratch = scratch
         self.buffer = scratch
+        self.last_answer = self.quick = self.stays = self.stays_in_vain = 0
+        self.patience = 1 if loop_descriptor >= 0 else NEVER
         self.descriptor = epoll_create1(EPOLL_CLOEXEC)
         if self.descriptor < 0:
             raise OSError(errno, "connections cannot be watched together")
@@ -135,29 +205,108 @@ cdef class Intake:
         self.inlets.clear()
 
     def turn(self, Shortcut shortcut, long long tick):
-        """Read what is there. Without a shortcut everything goes to the connections."""
+        """Read what is there. Without a shortcut everything goes to the connections.
+
+        One that is alone and has its answer asks again before the loop has gone round: it is waited for here, for a
+        moment, in which one message after the other needs neither the interpreter nor the loop.
+        """
         cdef epoll_event events[EVENTS]
+        cdef int count = epoll_wait(self.descriptor, events, EVENTS, 0)
+        cdef bint stays = self.was_quick(nanoseconds())
+        if not self.read_all(events, count, shortcut, tick):
+            return
+        if stays:
+            self.stay(shortcut, tick)
+        else:
+            self.answered(nanoseconds())
+
+    cdef bint was_quick(self, long long now):
+        """Whether the peer that was alone has asked again at once, and nobody else wanted the loop meanwhile: it slept."""
+        cdef long long passed = now - self.last_answer
+        if passed < QUICK_NS and passed - (processor_time() - self.last_processor_time) > SLEPT_NS:
+            self.quick += 1
+        else:
+            self.quick = 0
+        self.last_answer = 0
+        return self.quick >= self.patience
+
+    cdef void answered(self, long long now):
+        self.last_answer = now
+        self.last_processor_time = processor_time()
+
+    cdef int stay(self, Shortcut shortcut, long long tick) except -1:
+        cdef epoll_event events[EVENTS]
+        cdef long long now = nanoseconds()
+        cdef long long until = now + STAY_NS, next_look = now + LOOK_NS
+        cdef int count
+        while now < until:
+            if now > next_look:
+                if is_readable(self.loop_descriptor):
+                    break
+                next_look = now + LOOK_NS
+            with nogil:
+                count = wait_ns(self.descriptor, events, EVENTS, WAIT_NS)
+            if count == 0:
+                self.quick = 0
+                self.stays_in_vain += 1
+                self.patience = min(4 * self.patience, MOST_PATIENCE)
+            # A process that was stopped meanwhile has to ask first whether it may still answer.
+            if (count <= 0 or nanoseconds() > until + WAIT_NS
+                    or not self.read_all(events, count, shortcut, tick)):
+                return 0
+            self.stays += 1
+            self.patience = max(self.patience // 2, 1)
+            now = nanoseconds()
+        self.answered(now)
+        return 0
+
+    cdef bint read_all(self, epoll_event* events, int count, Shortcut shortcut, long long tick) except -1:
+        """Whether one was alone, all that it asked for was of the usual kind, and it has its answers."""
         cdef PyObject* found
         cdef Inlet inlet
-        cdef int i, count = epoll_wait(self.descriptor, events, EVENTS, 0)
+        cdef int i
+        cdef bint taken = True
         for i in range(count):
             found = PyDict_GetItem(self.inlets, events[i].data.fd)
             if found != NULL:  # another one's end may have been this one's too
                 inlet = <Inlet>found  # ours as well while it is read: it may leave
-                self.read(inlet, shortcut, tick)
+                taken &= self.read(inlet, shortcut, tick)
+        # Also what went the ordinary way may have left something to settle.
+        return count == 1 and shortcut is not None and shortcut.settle() and taken
 
-    cdef read(self, Inlet inlet, Shortcut shortcut, long long tick):
+    cdef bint read(self, Inlet inlet, Shortcut shortcut, long long tick) except -1:
+        """Whether everything was of the usual kind, and nothing waits to leave."""
         cdef ssize_t size = recv(inlet.descriptor, &self.buffer[0], self.buffer.shape[0], MSG_DONTWAIT)
         cdef Py_ssize_t taken = 0
         if size <= 0:
             if size == 0 or (errno != EAGAIN and errno != EINTR):
                 inlet.connection.nothing_to_read()
-            return
+            return False
         inlet.last_tick = tick
         try:
             if shortcut is not None and inlet.is_plain:
                 taken = shortcut.take_bytes(&self.buffer[0], size, inlet)
-            if taken < size:
-                inlet.connection.received(self.scratch[taken:size])
+            return (taken == size or inlet.connection.received(self.scratch[taken:size])) and inlet.is_plain
         except Exception as error:
             inlet.connection.fail(error)
+            return False
+
+
+cdef bint is_readable(int descriptor) noexcept:
+    cdef pollfd asked
+    asked.fd = descriptor
+    asked.events = POLLIN
+    return poll(&asked, 1, 0) > 0
+
+
+cdef long long processor_time() noexcept:
+    """Of this thread."""
+    cdef timespec now
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now)
+    return now.tv_sec * <long long>1_000_000_000 + now.tv_nsec
+
+
+cdef long long nanoseconds() noexcept:
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC, &now)
+    return now.tv_sec * <long long>1_000_000_000 + now.tv_nsec

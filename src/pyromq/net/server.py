@@ -83,9 +83,10 @@ class Server(Home):
     def _open_intake(self) -> None:
         """Read all connections together, where the system and a compiler let us."""
         if KERNEL is not None and self.intake is None:
+            loop = asyncio.get_running_loop()
             with contextlib.suppress(OSError):
-                self.intake = KERNEL.Intake(self.scratch)
-                asyncio.get_running_loop().add_reader(self.intake.descriptor, self._take_in)
+                self.intake = KERNEL.Intake(self.scratch, _descriptor_of(loop))
+                loop.add_reader(self.intake.descriptor, self._take_in)
 
     def _take_in(self) -> None:
         intake, fast_path = self.intake, self.fast_path
@@ -220,6 +221,15 @@ class Server(Home):
                 f"it began a request {self.limits.partial_close_ms / 1000:g} s ago and has sent {one.partial_bytes} "
                 "bytes of it"
             )
+
+
+def _descriptor_of(loop: asyncio.AbstractEventLoop) -> int:
+    """What is readable when a loop has something to do; -1 where that cannot be told."""
+    with contextlib.suppress(AttributeError, TypeError, ValueError):
+        if hasattr(loop, "_get_backend_id"):  # uvloop
+            return int(loop._get_backend_id())
+        return int(loop._selector.fileno())  # type: ignore[attr-defined]
+    return -1
 
 
 def _connections_with_files(wanted: int) -> int:

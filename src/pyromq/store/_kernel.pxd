@@ -1,5 +1,7 @@
 # What other compiled modules may call at C speed.
 
+from posix.uio cimport iovec
+
 from pyromq.records._kernel cimport RawDraft
 
 cdef class QueueCursor:
@@ -25,6 +27,15 @@ cdef class LogRun:
     cdef bint with_crc
     cdef int max_body
     cdef dict cursors
+    cdef int descriptor
+    cdef long long file_start
+    cdef long long file_end
+    cdef bint syncs
+    cdef readonly long long synced_to
+    cdef readonly int sync_count
+    cdef readonly double sync_seconds
+    cdef readonly int failure
+    cdef bint settle(self) except -1
     cdef long long append(self, RawDraft* raw, long long* queue_offset)
 
 cdef struct QueueView:
@@ -42,4 +53,5 @@ cdef struct QueueView:
     long long total
 
 cdef bint measure(const unsigned char* entries, QueueView* view, list buffers, tag_codes)
+cdef int spread(const unsigned char* entries, QueueView* view, list buffers, tag_codes, iovec* pieces, int most)
 cdef void gather(const unsigned char* entries, QueueView* view, list buffers, tag_codes, unsigned char* target)

@@ -13,7 +13,9 @@ from cpython.object cimport PyObject
 from libc.errno cimport EINTR, errno
 from libc.stdint cimport uint64_t
 from libc.string cimport memchr, memcmp, memcpy
-from posix.unistd cimport read, write
+from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
+from posix.uio cimport iovec
+from posix.unistd cimport pwrite, read, write
 
 from pyromq.records._kernel cimport (
     Parts, RawDraft, ascii_hash, crc_is_right, encode_into, encode_raw, find_parts, find_property, get32, get64, put32,
@@ -22,6 +24,10 @@ from pyromq.records._kernel cimport (
 
 from pyromq.model.message import AppendedAt
 from pyromq.records.java_hash import tag_code
+
+cdef extern from "<unistd.h>" nogil:
+    int fdatasync(int)
+    void __builtin_prefetch(const void* at, int written, int near)
 
 cdef enum:
     ENTRY = 20
@@ -91,6 +97,51 @@ cdef class LogRun:
         self.count = 0
         self.is_awaited = False
         self.is_open = True
+        self.descriptor = -1
+        self.synced_to = -1
+        self.sync_count = 0
+        self.sync_seconds = 0
+        self.failure = 0
+
+    def settle_in(self, int descriptor, long long file_start, long long file_end, bint syncs):
+        """The file that this stretch of the log is in, for whoever has a hurry to answer; `syncs`: and the disk has to
+        have it then."""
+        self.descriptor = descriptor
+        self.file_start = file_start
+        self.file_end = file_end
+        self.syncs = syncs
+        self.sync_count = 0
+        self.sync_seconds = 0
+
+    def settle_no_more(self):
+        self.descriptor = -1
+
+    cdef bint settle(self) except -1:
+        """Bring what was written where it may be acknowledged; False when that is left to the store."""
+        cdef double began
+        cdef ssize_t written
+        cdef int failed = 0
+        if not self.is_open or self.descriptor < 0:
+            return False
+        if self.offset == 0:
+            return True
+        with nogil:
+            written = pwrite(self.descriptor, &self.view[0], self.offset, self.base - self.file_start)
+        if written != self.offset:  # the store tries once more, and says what is wrong
+            return False
+        if self.syncs:
+            began = monotonic()
+            with nogil:
+                failed = sync_file(self.descriptor)
+            self.sync_seconds = max(self.sync_seconds, monotonic() - began)
+            if failed:  # and never again: a second attempt could report a success that is none
+                self.failure = failed
+                self.descriptor = -1
+                return False
+            self.sync_count += 1
+            self.synced_to = self.base + self.offset
+        self.go_on(self.file_end - self.base - self.offset)
+        return True
 
     def go_on(self, long long room):
         """What was written is taken over; what comes next goes to the buffer's beginning. The log has so much room."""
@@ -121,6 +172,20 @@ cdef class LogRun:
         if cursor.awaited is not None:
             self.is_awaited = True
         return position
+
+
+cdef double monotonic() noexcept:
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC, &now)
+    return now.tv_sec + now.tv_nsec * 1e-9
+
+
+cdef int sync_file(int descriptor) noexcept nogil:
+    """0, or the number of the error."""
+    while fdatasync(descriptor) != 0:
+        if errno != EINTR:
+            return errno
+    return 0
 
 
 cdef QueueCursor find_cursor(dict cursors, const unsigned char* topic, Py_ssize_t topic_size, int queue_id):
@@ -424,6 +489,34 @@ cdef void gather(const unsigned char* entries, QueueView* view, list buffers, ta
             target += size
 
 
+cdef void fetch(const unsigned char* record, int size) noexcept:
+    """Have it brought near the processor, with all the others: one after the other each would be waited for."""
+    cdef int at
+    for at in range(0, size, 64):
+        __builtin_prefetch(record + at, 0, 2)
+
+
+cdef int spread(const unsigned char* entries, QueueView* view, list buffers, tag_codes, iovec* pieces, int most):
+    """Where what `measure` counted lies: how many pieces; -1 when it is scattered over more."""
+    cdef int size = 0, count = 0
+    cdef Py_ssize_t index
+    cdef const unsigned char* record
+    cdef const unsigned char* end = NULL
+    for index in range(view.first, view.next):
+        if is_wanted(entries + index * ENTRY, tag_codes):
+            record = record_of(entries + index * ENTRY, view, buffers, &size)
+            if record != end:
+                if count == most:
+                    return -1
+                pieces[count].iov_base = <void*>record
+                pieces[count].iov_len = 0
+                count += 1
+            pieces[count - 1].iov_len += size
+            end = record + size
+            fetch(record, size)
+    return count
+
+
 def collect(const unsigned char[::1] entries, Py_ssize_t index, Py_ssize_t end, long long first_base,
             long long segment_bytes, list buffers, long long readable, long long checked_below, bytes topic,
             int queue_id, long long first_offset, tag_codes, Py_ssize_t max_messages, long long max_bytes, list views):
@@ -499,9 +592,6 @@ cdef bint entry_is_right(const unsigned char* record, int size, long long positi
 
 # --- syncing beside the loop ---------------------------------------------------------------------------------------------
 
-cdef extern from "<unistd.h>" nogil:
-    int fdatasync(int)
-
 
 def sync_loop(int requests, int answers, int[::1] shared):
     """The body of a thread that syncs files, and never asks for the interpreter's lock while it does.
@@ -524,10 +614,7 @@ def sync_loop(int requests, int answers, int[::1] shared):
             if files[0] < 0:
                 break
             for i in range(files[0]):
-                while fdatasync(files[2 + i]) != 0:
-                    if errno != EINTR:
-                        files[1] = errno
-                        break
+                files[1] = sync_file(files[2 + i])
                 if files[1]:
                     break
             word = 1

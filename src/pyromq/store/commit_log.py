@@ -170,11 +170,21 @@ class CommitLog:
         """Time goes on while it is open."""
         run.now_ms = self.last_timestamp_ms = max(now_ms, self.last_timestamp_ms)
 
+    def let_settle(self, run: LogRun | ReadableLogRun, *, syncs: bool) -> None:
+        """Let the loop bring what it wrote into the page cache by itself, and to the disk if `syncs`, where it can."""
+        segment = self._current
+        if segment is not None and self._pool is None and not isinstance(run, ReadableLogRun):
+            run.settle_in(segment.file.sync_descriptor(), segment.base, segment.end, syncs)
+
     @property
     def written_to(self) -> int:
         """Behind the last byte, with those of a run that is open."""
         run = self._run
         return self.end if run is None else run.base + run.offset
+
+    def take_settled(self, run: LogRun | ReadableLogRun) -> None:
+        """The log ends behind what the loop brought into the page cache by itself."""
+        self.end = LogPosition(max(self.end, run.base))
 
     def commit_run(self, run: LogRun | ReadableLogRun) -> None:
         """Bring what the loop wrote into the page cache, behind which the log ends. Raises OSError: close it then."""
@@ -182,8 +192,8 @@ class CommitLog:
         assert segment is not None
         if end == start:
             return
-        if self._pool is None:
-            segment.file.write_at(start - segment.base, self._gathered[: end - start])
+        if self._pool is None and run.offset:
+            segment.file.write_at(run.base - segment.base, self._gathered[: run.offset])
         if isinstance(run, ReadableLogRun):
             self.fresh.add(Stretch(start, end, run.records))
         self.end = LogPosition(end)

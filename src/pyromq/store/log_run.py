@@ -52,6 +52,12 @@ class RecordPattern:
 class ReadableLogRun:
     """The writing end of the log while a run is open."""
 
+    #: The compiled form can bring what it wrote to the disk by itself.
+    synced_to = -1
+    sync_count = 0
+    sync_seconds = 0.0
+    failure = 0
+
     def __init__(self) -> None:
         self.is_open = False
         #: Somebody waits for a queue that a message was written to.

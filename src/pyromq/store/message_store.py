@@ -47,6 +47,7 @@ from pyromq.store.disk import Disk, OsDisk, Usage
 from pyromq.store.dispatcher import Dispatcher
 from pyromq.store.flusher import Flusher
 from pyromq.store.key_index import KeyIndex
+from pyromq.store.open_run import LINGER_SECONDS, OpenRun
 from pyromq.store.paths import StorePaths
 from pyromq.store.platform import SYNCS_WITH_FDATASYNC, what_to_do
 from pyromq.store.queue_cursor import queue_key
@@ -72,9 +73,6 @@ log = logging.getLogger("pyromq.store")
 
 #: Index at most this much in one turn of the loop when it has fallen behind (after a crash): sends come first.
 INDEX_SLICE_BYTES = 1 << 20
-#: A run stays open so long, if nobody asks, and under sync flush, which ends runs, queues follow so much later: that
-#: costs as much for one message as for fifty.
-LINGER_SECONDS = 0.002
 #: A stop does not wait for more than this to be indexed: the next start goes on with it.
 MAX_INDEXED_AT_STOP = 256 << 20
 #: Work that found the disk full is tried again so often.
@@ -170,9 +168,10 @@ class MessageStore(StoreReader):
         self._may_be_awaited = False
         #: How many topics were removed: their files get names of their own until they are gone.
         self._removals = 0
-        #: A compiled loop that appends in this turn of the event loop.
-        self._run: LogRun | None = None
-        self._close_is_due = False
+        self._open_run = OpenRun(
+            self.log, self.queues, self.marks, self.flusher, self.clock, self.fence, self._grew, self.catch_up,
+            syncs=config.flush.sync,
+        )  # fmt: skip
         self._loop: asyncio.AbstractEventLoop | None = None
         self.marks.shown_moved = self._dispatch_later
         self._append_seconds = self.telemetry.histogram("store.append_seconds")
@@ -423,11 +422,14 @@ class MessageStore(StoreReader):
         at = position - segment.base
         return segment.buffer[at : min(at + most, segment.size, end - segment.base)]
 
-    def open_run(self, run: LogRun, *, lingers: bool = False) -> bool:
+    def open_run(self, run: LogRun, *, lingers: bool = False, settles: bool = False) -> bool:
         """Let a compiled loop append, message by message; False when only `append` can tell what is the matter.
 
         `close_run` follows at the end of the loop's turn, or when the run has lingered for a moment: whoever lets it
-        calls `renew_run` and `end_turn` in each turn. A sync, a reader or an `append` in between close it first.
+        calls `begin_turn` and `end_turn` in each turn. A sync, a reader or an `append` in between close it first.
+
+        `settles`: it may write by itself what it gathered, and under sync flush wait for the disk where that is fast;
+        it acknowledges what is there.
         """
         if (
             self._fenced is not None
@@ -436,56 +438,21 @@ class MessageStore(StoreReader):
             or self._blocked is not None
         ):
             return False
-        assert self._run is None, "one run at a time"
-        if not self.log.open_run(run, self.queues.cursors, self.clock.now_ms()):
-            return False
-        self._run = run
-        if self._loop is not None and not self._close_is_due:
-            self._close_is_due = True
-            if lingers:
-                self._loop.call_later(LINGER_SECONDS, self._close_due_run)
-            else:
-                self._loop.call_soon(self._close_due_run)
-        if self.config.flush.sync:
-            self.flusher.wake()  # it closes the run when it comes to it
-        return True
+        return self._open_run.open(run, self._loop, lingers=lingers, settles=settles)
 
-    def renew_run(self) -> None:
+    def begin_turn(self) -> None:
         """A turn of the loop begins, and a run may be open."""
-        if self._run is not None:
-            self.log.renew_run(self._run, self.clock.now_ms())
+        self._open_run.begin_turn()
 
     def end_turn(self) -> None:
         """What a run wrote is in the log, but for what waits for a sync. The run stays open, unless somebody waits for
         one of its messages. Raises StoreFenced."""
-        run = self._run
-        if run is None:
-            return
-        if run.is_awaited:
+        if not self._open_run.end_turn():
             self.catch_up()
-        elif not self.config.flush.sync:
-            try:
-                self.log.commit_run(run)
-            except OSError as error:
-                self._run = None  # what failed is not tried again
-                self.log.drop_run(run)
-                raise self.fence(error) from error
-            self.marks.appended.advance(self.log.end)
-
-    def _close_due_run(self) -> None:
-        self._close_is_due = False
-        with contextlib.suppress(StoreFenced):  # whoever waits has been told
-            self.close_run()
 
     def close_run(self) -> None:
         """Take over what the loop wrote. Nothing happens when none is open. Raises StoreFenced."""
-        run, self._run = self._run, None
-        if run is not None:
-            try:
-                self.log.close_run(run)
-            except OSError as error:  # what cannot be written cannot be taken back either: queues count on it
-                raise self.fence(error) from error
-            self._grew(run.count, may_be_awaited=run.is_awaited)
+        self._open_run.close()
 
     def catch_up(self) -> None:
         """Put everything that was appended in this turn where readers see it, for whoever asks in the same turn."""

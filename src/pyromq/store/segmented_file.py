@@ -181,7 +181,7 @@ class SegmentedFile:
 
     def forget_first(self) -> Segment:
         """Take the oldest file out of the run. The caller removes it from the directory."""
-        self.buffers.pop(0)
+        self.buffers = self.buffers[1:]  # whoever has them with the run's start can go on with both
         return self.segments.pop(0)
 
     def remove_first(self) -> None:

@@ -56,6 +56,10 @@ class SyncThread:
         os.write(self._requests, _ONE)
         return self._done
 
+    @property
+    def is_idle(self) -> bool:
+        return self._done is None
+
     def finish(self) -> OSError | None:
         """Wait here for a sync that is under way, because the loop's own thread wants to sync by itself; what it failed
         with, if it did."""

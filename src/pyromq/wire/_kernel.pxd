@@ -17,5 +17,14 @@ cdef struct SendHeader:
     long long born_timestamp_ms
     bint batch
 
+cdef struct PullHeader:
+    # The bytes of the whole frame, and the numbers that differ from pull to pull.
+    Py_ssize_t size
+    long long offset
+    # -1: none.
+    long long committed
+    int correlation_id
+
+cdef bytes read_pull(const unsigned char* frame, Py_ssize_t room, PullHeader* found)
 cdef bint read_send(const unsigned char* header, Py_ssize_t size, SendHeader* found) noexcept nogil
 cdef int unescape(const unsigned char* text, int size, unsigned char* target) noexcept nogil

@@ -320,27 +320,20 @@ cdef bint find_number(
             return False
 
 
-def split_pull(const unsigned char[::1] data, Py_ssize_t at):
-    """The pull in the frame at `at`: where the frame ends, its header without the numbers that differ from pull to pull,
-    the offset, the offset that is committed along with it (or -1), and the correlation id. None: no whole pull of the
-    usual shape begins there.
+cdef bytes read_pull(const unsigned char* frame, Py_ssize_t room, PullHeader* found):
+    """The pull that begins here, and its header without the numbers that differ from pull to pull. None: no whole pull
+    of the usual shape does.
 
     Quotes inside of a JSON text are escaped, so a name between quotes and a colon can only be a name.
     """
-    cdef Py_ssize_t room = data.shape[0] - at, size, header_size, used = 0, start = 0
-    cdef const unsigned char* frame
-    cdef const unsigned char* header
+    cdef Py_ssize_t size, header_size, used = 0, start = 0
+    cdef const unsigned char* header = frame + 8
     cdef Span spans[3]
     cdef Span swap
     cdef int i, j
-    cdef long long offset, committed = -1
     cdef bytes key
     cdef unsigned char* target
-    if room < 64:
-        return None
-    frame = &data[at]
-    header = frame + 8
-    if memcmp(header, b'{"code":11,', 11) != 0 and memcmp(header, b'{"code":361,', 12) != 0:
+    if room < 64 or (memcmp(header, b'{"code":11,', 11) != 0 and memcmp(header, b'{"code":361,', 12) != 0):
         return None
     size = get_length(frame)
     header_size = get_length(frame + 4)
@@ -352,11 +345,11 @@ def split_pull(const unsigned char[::1] data, Py_ssize_t at):
         return None
     if spans[0].start < 0 or spans[1].start < 0 or spans[1].value > 0x7FFFFFFF:
         return None
-    offset = spans[0].value
-    correlation_id = spans[1].value
-    if spans[2].start >= 0:
-        committed = spans[2].value
-    else:
+    found.size = 4 + size
+    found.offset = spans[0].value
+    found.correlation_id = <int>spans[1].value
+    found.committed = spans[2].value if spans[2].start >= 0 else -1
+    if spans[2].start < 0:
         spans[2].start = spans[2].end = header_size
     for i in range(2):
         for j in range(2 - i):
@@ -364,15 +357,27 @@ def split_pull(const unsigned char[::1] data, Py_ssize_t at):
                 swap = spans[j]
                 spans[j] = spans[j + 1]
                 spans[j + 1] = swap
-    key = PyBytes_FromStringAndSize(NULL, header_size)
+    key = PyBytes_FromStringAndSize(
+        NULL, header_size - digits_in(&spans[0]) - digits_in(&spans[1]) - digits_in(&spans[2]))
     target = <unsigned char*>PyBytes_AS_STRING(key)
     for i in range(3):
         memcpy(target + used, header + start, spans[i].start - start)
         used += spans[i].start - start
         start = spans[i].end
     memcpy(target + used, header + start, header_size - start)
-    used += header_size - start
-    return at + 4 + size, key[:used], offset, committed, correlation_id
+    return key
+
+
+cdef Py_ssize_t digits_in(Span* span) noexcept nogil:
+    return span.end - span.start
+
+
+def split_pull(const unsigned char[::1] data, Py_ssize_t at):
+    """The pull in the frame at `at`: where the frame ends, its header without the numbers that differ from pull to pull,
+    the offset, the offset that is committed along with it (or -1), and the correlation id; None: see `read_pull`."""
+    cdef PullHeader found
+    cdef bytes key = read_pull(&data[0] + at, data.shape[0] - at, &found)
+    return None if key is None else (at + found.size, key, found.offset, found.committed, found.correlation_id)
 
 
 cdef Py_ssize_t get_length(const unsigned char* at) noexcept nogil:

@@ -1,0 +1,155 @@
+"""The run of the log that is open: a loop writes messages to it one by one, in turns of the event loop.
+
+    open          with the first message; the loop then writes as many as it likes
+    begin_turn    time has gone on
+    end_turn      what was written is in the log, or somebody sees to it that it gets to the disk; the run stays open
+    close         when it has lingered for a moment, or when somebody needs to know: marks move, and queues follow
+
+A loop that is compiled may settle what it wrote by itself, in the middle of a turn: it writes it to the log's file, and
+under sync flush waits for the disk. What it did is taken over here, at the end of the turn or when the run is closed.
+A sync of its own that failed fences the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from pyromq.clock import Clock
+from pyromq.errors import StoreFenced
+from pyromq.store.commit_log import CommitLog
+from pyromq.store.flusher import Flusher
+from pyromq.store.queue_table import QueueTable
+from pyromq.store.watermarks import Watermarks
+
+if TYPE_CHECKING:
+    from pyromq.store._kernel import LogRun
+
+#: A run stays open so long, if nobody asks, and under sync flush, which ends runs, queues follow so much later: that
+#: costs as much for one message as for fifty.
+LINGER_SECONDS = 0.002
+
+
+class Grew(Protocol):
+    """Told when a run is closed."""
+
+    def __call__(self, messages: int, *, may_be_awaited: bool) -> None: ...
+
+
+class OpenRun:
+    """At most one at a time."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: QueueTable,
+        marks: Watermarks,
+        flusher: Flusher,
+        clock: Clock,
+        fence: Callable[[BaseException], StoreFenced],
+        grew: Grew,
+        catch_up: Callable[[], None],
+        *,
+        syncs: bool,
+    ) -> None:
+        """`catch_up` closes the run, and queues follow at once. `syncs`: what the disk has is acknowledged."""
+        self._log = log
+        self._queues = queues
+        self._marks = marks
+        self._flusher = flusher
+        self._clock = clock
+        self._fence = fence
+        self._grew = grew
+        self._catch_up = catch_up
+        self._syncs = syncs
+        self._run: LogRun | None = None
+        #: It acknowledges what this store alone has.
+        self._settles = False
+        #: Somebody will call `end_turn`.
+        self._is_in_turn = False
+        self._close_is_due = False
+
+    def open(self, run: LogRun, loop: asyncio.AbstractEventLoop | None, *, lingers: bool, settles: bool) -> bool:
+        """False when there is no segment yet."""
+        assert self._run is None, "one run at a time"
+        if not self._log.open_run(run, self._queues.cursors, self._clock.now_ms()):
+            return False
+        self._run, self._settles = run, settles
+        if loop is not None and not self._close_is_due:
+            self._close_is_due = True
+            if lingers:
+                loop.call_later(LINGER_SECONDS, self._close_due)
+            else:
+                loop.call_soon(self._close_due)
+        self._let_settle(run)
+        if self._syncs and not self._is_in_turn:
+            self._flusher.wake()  # it closes the run when it comes to it
+        return True
+
+    def begin_turn(self) -> None:
+        self._is_in_turn = True
+        if self._run is not None:
+            self._log.renew_run(self._run, self._clock.now_ms())
+            if self._syncs:
+                self._let_settle(self._run)
+
+    def _let_settle(self, run: LogRun) -> None:
+        """Or not, in this turn: while a thread syncs, or while the disk is slow."""
+        if not self._settles:
+            return
+        if not self._syncs or self._flusher.may_sync_here(run.base + run.offset):
+            self._log.let_settle(run, syncs=self._syncs)
+        else:
+            run.settle_no_more()
+
+    def end_turn(self) -> bool:
+        """False when somebody waits for one of the messages, so that the run is to be closed. Raises StoreFenced."""
+        self._is_in_turn = False
+        run = self._run
+        if run is None:
+            return True
+        if run.is_awaited or run.failure:
+            return False
+        if self._syncs:
+            self._take_synced(run)
+            if self._log.written_to > self._marks.synced.value:
+                self._flusher.wake()
+            return True
+        try:
+            self._log.commit_run(run)
+        except OSError as error:
+            self._run = None  # what failed is not tried again
+            self._log.drop_run(run)
+            raise self._fence(error) from error
+        self._marks.appended.advance(self._log.end)
+        return True
+
+    def _take_synced(self, run: LogRun) -> None:
+        """The loop has brought some of what it wrote to the disk by itself."""
+        if run.synced_to > self._marks.synced.value:
+            self._log.take_settled(run)
+            self._marks.appended.advance(self._log.end)
+            self._marks.readable.advance(run.synced_to)
+            self._flusher.synced_here(run.synced_to, run.sync_count, run.sync_seconds)
+
+    def _close_due(self) -> None:
+        self._close_is_due = False
+        with contextlib.suppress(StoreFenced):  # whoever waits has been told
+            self._catch_up()
+
+    def close(self) -> None:
+        """Take over what the loop wrote. Nothing happens when none is open. Raises StoreFenced."""
+        run, self._run = self._run, None
+        if run is None:
+            return
+        try:
+            self._log.close_run(run)
+        except OSError as error:  # what cannot be written cannot be taken back either: queues count on it
+            raise self._fence(error) from error
+        self._take_synced(run)
+        if run.failure:
+            raise self._fence(OSError(run.failure, os.strerror(run.failure)))
+        self._grew(run.count, may_be_awaited=run.is_awaited)

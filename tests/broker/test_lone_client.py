@@ -1,0 +1,405 @@
+"""A client that is alone with a whole broker: its requests are taken one after the other without a turn of the loop,
+and mean what they always mean."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from net.fakes import LOOPS, until
+from pyromq.broker.assembly import Broker
+from pyromq.config import BrokerConfig, FlushConfig, StoreConfig
+from pyromq.errors import StoreFenced
+from pyromq.model.group import GroupConfig
+from pyromq.model.message import Draft
+from pyromq.model.topic import TopicConfig
+from pyromq.net.compiled import KERNEL
+from pyromq.records.record import decode
+from pyromq.replication.followers import Followers
+from pyromq.store import flusher
+from pyromq.store.commit_log import CommitLog
+from pyromq.wire.codes import ResponseCode
+from pyromq.wire.command import Command
+from pyromq.wire.frames import decode_frame
+from store.support import read_all
+
+pytestmark = pytest.mark.skipif(KERNEL is None, reason="without the kernel the loop goes round for each request")
+
+SEND = {"a": "shop", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1700000000000", "h": "0",
+        "i": "TAGS\x01red\x02", "j": "0", "k": "false", "m": "false"}  # fmt: skip
+PULL = {
+    "consumerGroup": "shop", "topic": "orders", "queueId": "0", "queueOffset": "0", "maxMsgNums": "32", "sysFlag": "4",
+    "commitOffset": "0", "suspendTimeoutMillis": "15000", "subscription": "*", "subVersion": "7",
+    "expressionType": "TAG",
+}  # fmt: skip
+
+
+def frame(code: int, fields: dict[str, str], correlation_id: int, body: bytes = b"") -> bytes:
+    head = {"code": code, "extFields": fields, "flag": 0, "language": "JAVA", "opaque": correlation_id}
+    written = json.dumps({**head, "serializeTypeCurrentRPC": "JSON", "version": 513}, separators=(",", ":")).encode()
+    return (4 + len(written) + len(body)).to_bytes(4, "big") + len(written).to_bytes(4, "big") + written + body
+
+
+def send(number: int, body: bytes) -> bytes:
+    return frame(310, SEND, number, body)
+
+
+def pull(number: int, offset: int) -> bytes:
+    return frame(11, {**PULL, "queueOffset": str(offset)}, number)
+
+
+class Client:
+    """Blocks, on a thread of its own: the broker's loop has nobody else to attend to."""
+
+    def __init__(self, port: int) -> None:
+        self.sock = socket.create_connection(("127.0.0.1", port))
+        self.sock.settimeout(20)
+        self._stream = self.sock.makefile("rb")
+
+    def ask(self, request: bytes) -> Command:
+        self.sock.sendall(request)
+        return self.answer()
+
+    def answer(self) -> Command:
+        size = self._stream.read(4)
+        whole = size + self._stream.read(int.from_bytes(size, "big"))
+        return decode_frame(memoryview(whole), 0, len(whole))
+
+    def close(self) -> None:
+        self._stream.close()
+        self.sock.close()
+
+
+class Scene:
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        assert broker.parts is not None
+        self.parts = broker.parts
+        self.parts.topics.make(TopicConfig("orders", 4, 4))
+        self.parts.groups.make(GroupConfig("shop"))
+
+    @property
+    def intake(self) -> Any:
+        return self.broker.server.intake
+
+    async def client(self, story: Callable[[Client], Any]) -> Any:
+        client = Client(self.broker.server.port)
+        try:
+            return await asyncio.to_thread(story, client)
+        finally:
+            client.close()
+
+    def bodies(self) -> list[bytes]:
+        self.broker.store.dispatch()
+        return read_all(self.broker.store)
+
+
+@asynccontextmanager
+async def serving(root: Path, *, sync: bool = False, **changes: Any) -> AsyncIterator[Scene]:
+    store = StoreConfig(root=root, segment_bytes=1 << 20, warm_bytes=0, flush=FlushConfig(sync=sync, **changes))
+    async with asyncio.timeout(50), Broker(BrokerConfig(listen_port=0, store=store)).running() as broker:
+        yield Scene(broker)
+
+
+def run(story: Any) -> None:
+    with asyncio.Runner(loop_factory=LOOPS["uvloop"]) as runner:
+        runner.run(story)
+
+
+def sends(count: int) -> Callable[[Client], list[tuple[int, int]]]:
+    def story(client: Client) -> list[tuple[int, int]]:
+        answers = [client.ask(send(number, b"%d" % number)) for number in range(count)]
+        return [(one.code, one.correlation_id) for one in answers]
+
+    return story
+
+
+# --- sends -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_its_sends_are_stored_once_and_in_order(sync: bool, tmp_path: Path) -> None:
+    """A thousand of them go through the end of a segment, and some need the ordinary way."""
+
+    def story(client: Client) -> None:
+        for number in range(1000):
+            body = b"%d" % number + b" " * 1500
+            fields = SEND | ({"i": "CLUSTER\x01c\x02"} if number % 50 == 49 else {})
+            assert client.ask(frame(310, fields, number, body)).code == 0
+
+    async def told() -> None:
+        async with serving(tmp_path, sync=sync) as scene:
+            await scene.client(story)
+            marks = scene.broker.store.marks
+            assert [int(body) for body in scene.bodies()] == list(range(1000))
+            assert scene.intake.stays > 100
+            marks.check()
+            if sync:
+                assert marks.synced.value == marks.appended.value
+
+    run(told())
+
+
+def test_syncs_of_the_loop_are_counted_and_the_marks_say_what_is_on_the_disk(tmp_path: Path) -> None:
+    async def told() -> None:
+        async with serving(tmp_path, sync=True) as scene:
+            await scene.client(sends(200))
+            store = scene.broker.store
+            assert store.marks.synced.value == store.log.written_to
+            flushes = store.telemetry.histogram("store.flush_seconds")
+            assert flushes.count >= 200, "each send was a sync"
+            assert 0 < flushes.last < 5
+
+    run(told())
+
+
+def test_a_broker_with_slaves_leaves_syncs_to_their_thread(tmp_path: Path) -> None:
+    """If the disk hangs, its loop goes on, and nobody takes it for dead."""
+
+    async def told() -> None:
+        async with serving(tmp_path, sync=True) as scene:
+            followers = Followers().joined("slave", 0, 0, machine="elsewhere")
+            scene.parts.promise.slaves_changed(followers)
+            assert await scene.client(sends(50)) == [(0, number) for number in range(50)]
+            assert scene.intake.stays == 0
+
+    run(told())
+
+
+@pytest.mark.parametrize("how", ["slow", "unwanted"])
+def test_a_disk_that_is_slow_is_left_to_its_thread(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if how == "slow":
+        monkeypatch.setattr(flusher, "SYNC_HERE_SECONDS", -1.0)
+
+    async def told() -> None:
+        async with serving(tmp_path, sync=True, sync_here=how == "slow") as scene:
+            assert await scene.client(sends(50)) == [(0, number) for number in range(50)]
+            assert scene.intake.stays == 0
+            assert len(scene.bodies()) == 50
+
+    run(told())
+
+
+def test_a_sync_that_fails_is_not_tried_again_and_nobody_is_told_that_it_did_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is written to the null device cannot be synced: the system says so."""
+    original = CommitLog.let_settle
+
+    def into_nothing(self: CommitLog, run: Any, *, syncs: bool) -> None:
+        original(self, run, syncs=syncs)
+        run.settle_in(nothing, 0, 1 << 30, syncs)
+
+    def story(client: Client) -> list[int]:
+        return [client.ask(send(number, b"%d" % number)).code for number in range(200)]
+
+    async def told() -> None:
+        monkeypatch.setattr(CommitLog, "let_settle", into_nothing)
+        async with serving(tmp_path, sync=True) as scene:
+            failed = asyncio.ensure_future(scene.broker.wait_failed())
+            codes = await scene.client(story)
+            with pytest.raises(StoreFenced):
+                await failed
+            promised = codes.count(0)  # by the thread that syncs, before the loop did
+            assert promised < 200
+            assert codes == [0] * promised + [codes[-1]] * (200 - promised)
+            assert scene.intake.stays == 0
+
+    nothing = os.open("/dev/null", os.O_WRONLY)
+    try:
+        with pytest.raises(StoreFenced):
+            run(told())
+    finally:
+        os.close(nothing)
+
+
+def test_what_could_not_be_written_at_once_is_written_by_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = CommitLog.let_settle
+
+    def into_a_file_to_read(self: CommitLog, run: Any, *, syncs: bool) -> None:
+        original(self, run, syncs=syncs)
+        run.settle_in(unwritable, 0, 1 << 30, syncs)
+
+    async def told() -> None:
+        monkeypatch.setattr(CommitLog, "let_settle", into_a_file_to_read)
+        async with serving(tmp_path) as scene:  # the store writes it by itself then
+            assert await scene.client(sends(5)) == [(0, number) for number in range(5)]
+            assert len(scene.bodies()) == 5
+            assert scene.intake.stays == 0
+
+    unwritable = os.open("/dev/null", os.O_RDONLY)
+    try:
+        run(told())
+    finally:
+        os.close(unwritable)
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_one_on_the_same_loop_is_not_waited_for(loop: str, tmp_path: Path) -> None:
+    """It cannot ask again before the loop has gone round."""
+
+    async def told() -> None:
+        async with serving(tmp_path) as scene:
+            reader, writer = await asyncio.open_connection("127.0.0.1", scene.broker.server.port)
+            for number in range(300):
+                writer.write(send(number, b"%d" % number))
+                size = await reader.readexactly(4)
+                await reader.readexactly(int.from_bytes(size, "big"))
+            writer.close()
+            assert scene.intake.stays_in_vain <= 6, "once, and then after four times as many requests each"
+
+    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+        runner.run(told())
+
+
+def test_everything_else_goes_on_beside_it(tmp_path: Path) -> None:
+    """Timers, other threads, and another client that asks for something unusual."""
+
+    async def told() -> None:
+        async with serving(tmp_path) as scene:
+            loop, ended, delays = asyncio.get_running_loop(), False, []
+
+            def busy(client: Client) -> int:
+                number = 0
+                while not ended:
+                    number += 1
+                    assert client.ask(send(number, b"x")).code == 0
+                return number
+
+            sending = asyncio.ensure_future(scene.client(busy))
+            await until(lambda: scene.intake.stays > 200)
+            for _ in range(50):
+                began = loop.time()
+                await asyncio.to_thread(int)
+                for _ in range(10):
+                    await asyncio.sleep(0)
+                await asyncio.sleep(0.002)
+                delays.append(loop.time() - began)
+            pulled = await scene.client(lambda client: client.ask(pull(1, 0)))
+            ended = True
+            await sending
+            assert pulled.code == 0
+            assert sorted(delays)[25] < 0.05
+
+    run(told())
+
+
+# --- pulls -----------------------------------------------------------------------------------------------------------
+
+
+def messages(answer: Command) -> Iterator[bytes]:
+    view, at = memoryview(answer.body), 0
+    while at < len(view):
+        size = int.from_bytes(view[at : at + 4], "big")
+        yield bytes(decode(view[at : at + size]).body)
+        at += size
+
+
+def fill(scene: Scene, count: int, size: int) -> list[bytes]:
+    wanted = [b"%06d" % number + b"." * size for number in range(count)]
+    for number, body in enumerate(wanted):
+        scene.broker.store.append([Draft(b"orders", 0, body), Draft(b"orders", 1, b"another %d" % number)])
+    scene.broker.store.dispatch()
+    return wanted
+
+
+@pytest.mark.parametrize("size", [10, 1000])
+def test_its_pulls_get_every_message_once(size: int, tmp_path: Path) -> None:
+    """Small ones are copied together, large ones leave from where they lie."""
+
+    def story(client: Client) -> list[bytes]:
+        got: list[bytes] = []
+        while len(got) < 1500:
+            answer = client.ask(pull(len(got), len(got)))
+            assert (answer.code, answer.correlation_id) == (0, len(got))
+            assert int(answer.fields["maxOffset"]) == 1500
+            got += messages(answer)
+            assert int(answer.fields["nextBeginOffset"]) == len(got)
+        return got
+
+    async def told() -> None:
+        async with serving(tmp_path) as scene:
+            wanted = fill(scene, 1500, size)
+            assert await scene.client(story) == wanted
+            scene.parts.statistics.sample()
+            assert scene.parts.statistics.got_total.messages == 1500
+
+    run(told())
+
+
+def test_one_that_is_slow_to_read_gets_whole_answers(tmp_path: Path) -> None:
+    """Many pulls at once, and a socket that takes some of the answers at a time."""
+
+    def story(client: Client) -> list[int]:
+        client.ask(pull(0, 0))
+        for number in range(1, 40):
+            client.sock.sendall(pull(number, number % 300))
+        return [
+            answer.correlation_id
+            for answer in (client.answer() for _ in range(1, 40))
+            if list(messages(answer)) == wanted[answer.correlation_id % 300 :][:32]
+        ]
+
+    wanted: list[bytes] = []
+
+    async def told() -> None:
+        async with serving(tmp_path) as scene:
+            wanted.extend(fill(scene, 400, 7000))
+            assert sorted(await scene.client(story)) == list(range(1, 40))
+
+    run(told())
+
+
+def test_what_changes_between_two_pulls_is_heard_of(tmp_path: Path) -> None:
+    async def told() -> None:
+        async with serving(tmp_path) as scene:
+            fill(scene, 400, 100)
+            on_loop = asyncio.get_running_loop()
+
+            def do(change: Callable[[], object]) -> None:
+                done = asyncio.run_coroutine_threadsafe(_call(change), on_loop)
+                done.result(10)
+
+            def story(client: Client) -> None:
+                for number in range(5):
+                    assert client.ask(pull(number, number)).code == 0
+                do(lambda: scene.parts.resets.note("shop", "orders", 0, 7))
+                moved = client.ask(pull(6, 50))
+                assert moved.code == ResponseCode.PULL_OFFSET_MOVED
+                assert client.ask(pull(7, 7)).code == 0
+                do(lambda: scene.parts.topics.make(TopicConfig("orders", 4, 4, permission=2)))
+                assert client.ask(pull(8, 8)).code == ResponseCode.NO_PERMISSION
+
+            await scene.client(story)
+
+    run(told())
+
+
+async def _call(change: Callable[[], object]) -> None:
+    change()
+
+
+def test_messages_that_were_just_sent_are_in_the_next_answer(tmp_path: Path) -> None:
+    """Although they are not in their queue yet when it is asked for."""
+
+    def story(client: Client) -> None:
+        for number in range(100):
+            assert client.ask(send(number, b"%d" % number)).code == 0
+            answer = client.ask(pull(number, max(0, number - 5)))
+            assert [int(body) for body in messages(answer)][-1] == number
+
+    async def told() -> None:
+        async with serving(tmp_path) as scene:
+            await scene.client(story)
+
+    run(told())

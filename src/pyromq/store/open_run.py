@@ -81,9 +81,9 @@ class OpenRun:
         if loop is not None and not self._close_is_due:
             self._close_is_due = True
             if lingers:
-                loop.call_later(LINGER_SECONDS, self._close_due)
+                loop.call_later(LINGER_SECONDS, self._close_due, self._catch_up)
             else:
-                loop.call_soon(self._close_due)
+                loop.call_soon(self._close_due, self.close)
         self._let_settle(run)
         if self._syncs and not self._is_in_turn:
             self._flusher.wake()  # it closes the run when it comes to it
@@ -135,10 +135,10 @@ class OpenRun:
             self._marks.readable.advance(run.synced_to)
             self._flusher.synced_here(run.synced_to, run.sync_count, run.sync_seconds)
 
-    def _close_due(self) -> None:
+    def _close_due(self, close: Callable[[], None]) -> None:
         self._close_is_due = False
         with contextlib.suppress(StoreFenced):  # whoever waits has been told
-            self._catch_up()
+            close()
 
     def close(self) -> None:
         """Take over what the loop wrote. Nothing happens when none is open. Raises StoreFenced."""

@@ -7,6 +7,7 @@ number of kills of each.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -14,10 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from broker.lone_client import Client, messages, pull, send
 from chaos.client import Wire, connected, progress_of
 from chaos.producers import COMMIT, DELAY_MS, GROUP, TOPIC, Half, Load
 from chaos.recorder import Recorder
 from chaos.server import Server
+from net.fakes import until
 from pyromq.testing import Report
 from pyromq.testing.history_events import SendOk
 from pyromq.wire.admin_requests import DeleteTopic, GetGroup, GetTopic, UpdateGroup, UpdateTopic
@@ -130,3 +133,44 @@ def test_a_kill_right_behind_the_answer_undoes_nothing(tmp_path: Path) -> None:
                 assert (await wire.call(GetTopic(topic="made-0"))).code == ResponseCode.TOPIC_NOT_EXIST
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("settings", ["", SYNC], ids=["async flush", "sync flush"])
+def test_a_kill_under_one_quick_sender_takes_nothing_that_was_acknowledged(tmp_path: Path, settings: str) -> None:
+    """It is answered without a turn of the broker's loop."""
+    acknowledged: list[int] = []
+
+    def send_on(port: int) -> None:
+        client = Client(port)
+        with contextlib.suppress(OSError):
+            while client.ask(send(len(acknowledged), b"%d" % len(acknowledged))).code == 0:
+                acknowledged.append(len(acknowledged))
+        client.close()
+
+    def found(port: int) -> list[int]:
+        client, bodies = Client(port), []
+        while (answer := client.ask(pull(0, len(bodies)))).code == ResponseCode.SUCCESS:
+            bodies += [int(body) for body in messages(answer)]
+            if len(bodies) == int(answer.fields["maxOffset"]):
+                break
+        client.close()
+        return bodies
+
+    async def story() -> None:
+        with Server(tmp_path, settings) as server:
+            async with connected(server.port) as wire:
+                made = UpdateTopic(topic="orders", read_queues=4, write_queues=4, permission=6)
+                assert (await wire.call(made)).code == ResponseCode.SUCCESS
+                assert (await wire.call(UpdateGroup(body=b'{"groupName":"shop"}'))).code == ResponseCode.SUCCESS
+            for life in range(1, 4):
+                sending = asyncio.create_task(asyncio.to_thread(send_on, server.port))
+                goal = len(acknowledged) + 300 * life
+                await until(lambda goal=goal: len(acknowledged) >= goal)
+                server.kill()
+                await sending
+                server.start()
+                stored = await asyncio.to_thread(found, server.port)
+                assert set(acknowledged) <= set(stored)
+                assert len(stored) <= len(acknowledged) + life, "one a life was stored and not answered"
+
+    asyncio.run(asyncio.wait_for(story(), 50))

@@ -12,7 +12,7 @@ from cpython.dict cimport PyDict_GetItem
 from cpython.object cimport PyObject
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.string cimport memset
-from posix.time cimport CLOCK_MONOTONIC, CLOCK_THREAD_CPUTIME_ID, clock_gettime, timespec
+from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 from posix.uio cimport iovec
 from posix.unistd cimport close
 
@@ -80,13 +80,9 @@ cdef enum:
     QUICK_NS = 400_000
     WAIT_NS = 2_000_000
     STAY_NS = 4_000_000
-    # It is not waited for while others want the loop: when that has not slept since the last answer, or, looked at now
-    # and then, when one of its other sockets is readable.
-    SLEPT_NS = 5_000
+    # It is not waited for while a callback of the loop is ready, or, looked for now and then, a socket of it readable.
     LOOK_NS = 300_000
     MOST_PATIENCE = 4096
-
-cdef long long NEVER = 1 << 62
 
 
 cdef class Shortcut:
@@ -158,28 +154,33 @@ cdef class Intake:
 
     cdef readonly int descriptor
     cdef int loop_descriptor
+    cdef int (*timeout)(void*) noexcept
+    cdef void* argument
+    cdef object ready
     cdef dict inlets
     cdef object scratch
     cdef unsigned char[::1] buffer
     #: When a peer that was alone was last answered, how often it has been quick to ask again, and how often it has to
     #: be before it is waited for: more often when somebody was waited for in vain.
     cdef long long last_answer
-    cdef long long last_processor_time
     cdef long long quick
     cdef long long patience
     #: How often the next request came while it was waited for, and how often it did not.
     cdef readonly long long stays
     cdef readonly long long stays_in_vain
 
-    def __init__(self, scratch, int loop_descriptor=-1):
-        """`scratch` is where received bytes are put; whoever is handed them looks at them at once. `loop_descriptor` is
-        readable when the loop has something to do; -1: nobody knows, and nobody is waited for."""
+    def __init__(self, scratch, int loop_descriptor=-1, size_t timeout=0, size_t argument=0, ready=None):
+        """`scratch` is where received bytes are put; whoever is handed them looks at them at once. The rest is what
+        `loop_state` knows of the loop; nothing: nobody is waited for."""
         self.loop_descriptor = loop_descriptor
+        self.timeout = <int (*)(void*) noexcept>timeout
+        self.argument = <void*>argument
+        self.ready = ready
         self.inlets = {}
         self.scratch = scratch
         self.buffer = scratch
         self.last_answer = self.quick = self.stays = self.stays_in_vain = 0
-        self.patience = 1 if loop_descriptor >= 0 else NEVER
+        self.patience = 1
         self.descriptor = epoll_create1(EPOLL_CLOEXEC)
         if self.descriptor < 0:
             raise OSError(errno, "connections cannot be watched together")
@@ -218,28 +219,26 @@ cdef class Intake:
         if stays:
             self.stay(shortcut, tick)
         else:
-            self.answered(nanoseconds())
+            self.last_answer = nanoseconds()
 
     cdef bint was_quick(self, long long now):
-        """Whether the peer that was alone has asked again at once, and nobody else wanted the loop meanwhile: it slept."""
-        cdef long long passed = now - self.last_answer
-        if passed < QUICK_NS and passed - (processor_time() - self.last_processor_time) > SLEPT_NS:
-            self.quick += 1
-        else:
-            self.quick = 0
+        """Whether the peer that was alone has asked again at once, so that it is worth waiting for."""
+        self.quick = self.quick + 1 if now - self.last_answer < QUICK_NS else 0
         self.last_answer = 0
         return self.quick >= self.patience
 
-    cdef void answered(self, long long now):
-        self.last_answer = now
-        self.last_processor_time = processor_time()
+    cdef bint is_wanted(self) except -1:
+        """Whether the loop has something else to do, or nobody knows."""
+        if self.timeout != NULL:
+            return self.timeout(self.argument) == 0
+        return self.ready is None or len(self.ready) > 0
 
     cdef int stay(self, Shortcut shortcut, long long tick) except -1:
         cdef epoll_event events[EVENTS]
         cdef long long now = nanoseconds()
         cdef long long until = now + STAY_NS, next_look = now + LOOK_NS
         cdef int count
-        while now < until:
+        while now < until and not self.is_wanted():
             if now > next_look:
                 if is_readable(self.loop_descriptor):
                     break
@@ -257,7 +256,7 @@ cdef class Intake:
             self.stays += 1
             self.patience = max(self.patience // 2, 1)
             now = nanoseconds()
-        self.answered(now)
+        self.last_answer = now
         return 0
 
     cdef bint read_all(self, epoll_event* events, int count, Shortcut shortcut, long long tick) except -1:
@@ -297,13 +296,6 @@ cdef bint is_readable(int descriptor) noexcept:
     asked.fd = descriptor
     asked.events = POLLIN
     return poll(&asked, 1, 0) > 0
-
-
-cdef long long processor_time() noexcept:
-    """Of this thread."""
-    cdef timespec now
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now)
-    return now.tv_sec * <long long>1_000_000_000 + now.tv_nsec
 
 
 cdef long long nanoseconds() noexcept:

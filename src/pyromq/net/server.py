@@ -18,6 +18,7 @@ from pyromq.net.address import MAX_PORT
 from pyromq.net.compiled import KERNEL
 from pyromq.net.connection import Connection
 from pyromq.net.home import Handle, Home
+from pyromq.net.loop_state import state_of
 from pyromq.net.peer import Peer
 from pyromq.net.service import Answer
 from pyromq.wire.command import Command
@@ -85,7 +86,7 @@ class Server(Home):
         if KERNEL is not None and self.intake is None:
             loop = asyncio.get_running_loop()
             with contextlib.suppress(OSError):
-                self.intake = KERNEL.Intake(self.scratch, _descriptor_of(loop))
+                self.intake = KERNEL.Intake(self.scratch, *state_of(loop))
                 loop.add_reader(self.intake.descriptor, self._take_in)
 
     def _take_in(self) -> None:
@@ -221,15 +222,6 @@ class Server(Home):
                 f"it began a request {self.limits.partial_close_ms / 1000:g} s ago and has sent {one.partial_bytes} "
                 "bytes of it"
             )
-
-
-def _descriptor_of(loop: asyncio.AbstractEventLoop) -> int:
-    """What is readable when a loop has something to do; -1 where that cannot be told."""
-    with contextlib.suppress(AttributeError, TypeError, ValueError):
-        if hasattr(loop, "_get_backend_id"):  # uvloop
-            return int(loop._get_backend_id())
-        return int(loop._selector.fileno())  # type: ignore[attr-defined]
-    return -1
 
 
 def _connections_with_files(wanted: int) -> int:

@@ -240,9 +240,10 @@ cdef class Intake:
         cdef int count
         while now < until and not self.is_wanted():
             if now > next_look:
-                if is_readable(self.loop_descriptor):
+                if not is_readable(self.loop_descriptor):
+                    next_look = now + LOOK_NS
+                elif not is_readable(self.descriptor):  # our own sockets are among the loop's
                     break
-                next_look = now + LOOK_NS
             with nogil:
                 count = wait_ns(self.descriptor, events, EVENTS, WAIT_NS)
             if count == 0:

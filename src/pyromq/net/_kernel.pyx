@@ -160,6 +160,8 @@ cdef class Intake:
     cdef dict inlets
     cdef object scratch
     cdef unsigned char[::1] buffer
+    #: The descriptor of the only one that asked for something the last time; -1: there was none, or there were more.
+    cdef int alone
     #: When a peer that was alone was last answered, how often it has been quick to ask again, and how often it has to
     #: be before it is waited for: more often when somebody was waited for in vain.
     cdef long long last_answer
@@ -181,6 +183,7 @@ cdef class Intake:
         self.buffer = scratch
         self.last_answer = self.quick = self.stays = self.stays_in_vain = 0
         self.patience = 1
+        self.alone = -1
         self.descriptor = epoll_create1(EPOLL_CLOEXEC)
         if self.descriptor < 0:
             raise OSError(errno, "connections cannot be watched together")
@@ -261,18 +264,23 @@ cdef class Intake:
         return 0
 
     cdef bint read_all(self, epoll_event* events, int count, Shortcut shortcut, long long tick) except -1:
-        """Whether one was alone, all that it asked for was of the usual kind, and it has its answers."""
+        """Whether one is alone, all that it asked for was of the usual kind, and it has its answers.
+
+        Alone is who was it the last time, too: of many who wait for each other's answers, one may be first now and
+        then, and what they ask for is better done together.
+        """
         cdef PyObject* found
         cdef Inlet inlet
-        cdef int i
+        cdef int i, before = self.alone
         cdef bint taken = True
+        self.alone = events[0].data.fd if count == 1 else -1
         for i in range(count):
             found = PyDict_GetItem(self.inlets, events[i].data.fd)
             if found != NULL:  # another one's end may have been this one's too
                 inlet = <Inlet>found  # ours as well while it is read: it may leave
                 taken &= self.read(inlet, shortcut, tick)
         # Also what went the ordinary way may have left something to settle.
-        return count == 1 and shortcut is not None and shortcut.settle() and taken
+        return count == 1 and self.alone == before and shortcut is not None and shortcut.settle() and taken
 
     cdef bint read(self, Inlet inlet, Shortcut shortcut, long long tick) except -1:
         """Whether everything was of the usual kind, and nothing waits to leave."""

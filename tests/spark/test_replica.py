@@ -134,7 +134,9 @@ def test_a_slave_that_dies_in_the_middle_leaves_no_hole(spark: SparkSession, pai
     def kill_in_the_middle() -> None:
         while pair.slave.open_files() <= files:  # until somebody connects
             pause.wait(0.002)
-        pause.wait(0.1)
+        some = pair.slave.processor_seconds() + 0.05  # and has been given some hundred messages of the thousands
+        while pair.slave.processor_seconds() < some:
+            pause.wait(0.002)
         pair.slave.kill()
 
     # A message with each request, one request at a time; and not over connections that an earlier query has left.

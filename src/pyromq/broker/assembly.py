@@ -198,6 +198,8 @@ class Broker:
         comes_back = self.changed is not None and self.changed.done()
         await parts.registrar.stop(says_goodbye=not comes_back)
         self.server.fast_path = None
+        if parts.fast_pulls is not None:
+            parts.fast_pulls.forget()  # and let go of the store's files
         parts.holds.release()
         if parts.fast_sends is not None:
             await parts.fast_sends.settled()

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.fakes import FakePeer, Parts
+from broker.lone_client import PULL
 from pyromq import broker
 from pyromq.broker.clients import Consumers, ConsumerSeen, Member
 from pyromq.broker.compiled import KERNEL
@@ -39,11 +40,7 @@ from pyromq.wire.responses import Response, answer_to
 pytestmark = pytest.mark.skipif(KERNEL is None, reason="the kernel is not compiled: there is no fast way")
 
 MESSAGES = 120
-PLAIN = {
-    "consumerGroup": "shop", "topic": "orders", "queueId": "0", "queueOffset": "5", "maxMsgNums": "32", "sysFlag": "4",
-    "commitOffset": "0", "suspendTimeoutMillis": "15000", "subscription": "*", "subVersion": "7",
-    "expressionType": "TAG",
-}  # fmt: skip
+PLAIN = {**PULL, "queueOffset": "5"}
 
 
 class FakeConnection(FakePeer):

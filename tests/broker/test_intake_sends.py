@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 
 import pytest
 
+from broker.lone_client import SEND, frame
 from pyromq.broker.assembly import Broker
 from pyromq.config import BrokerConfig, FlushConfig, StoreConfig
 from pyromq.model.topic import TopicConfig
@@ -17,16 +17,12 @@ from pyromq.wire.command import Command
 from pyromq.wire.frames import decode_frame
 from store.support import read_all
 
-FIELDS = {"a": "shop", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1700000000000", "h": "0",
-          "i": "TAGS\x01red\x02", "j": "0", "k": "false", "m": "false"}  # fmt: skip
 PEERS, ROUNDS = 5, 20
 READINGS = ["each"] if KERNEL is None else ["each", "together"]
 
 
 def send(correlation_id: int, body: bytes, **changes: str) -> bytes:
-    head = {"code": 310, "extFields": FIELDS | changes, "flag": 0, "language": "JAVA", "opaque": correlation_id}
-    written = json.dumps({**head, "serializeTypeCurrentRPC": "JSON", "version": 513}, separators=(",", ":")).encode()
-    return (4 + len(written) + len(body)).to_bytes(4, "big") + len(written).to_bytes(4, "big") + written + body
+    return frame(310, SEND | changes, correlation_id, body)
 
 
 async def answer(reader: asyncio.StreamReader) -> Command:
@@ -41,11 +37,11 @@ async def one_by_one(port: int, number: int) -> list[tuple[int, int]]:
     seen = []
     for turn in range(ROUNDS):
         properties = "TAGS\x01red\x02" + ("CLUSTER\x01c\x02" if turn % 5 == 4 else "")
-        frame = send(turn, b"%d/%d" % (number, turn), i=properties, e=str(number % 4))
-        writer.write(frame[:30])  # in two pieces now and then
+        request = send(turn, b"%d/%d" % (number, turn), i=properties, e=str(number % 4))
+        writer.write(request[:30])  # in two pieces now and then
         if turn % 3 == 0:
             await asyncio.sleep(0)
-        writer.write(frame[30:])
+        writer.write(request[30:])
         got = await answer(reader)
         seen.append((got.code, got.correlation_id))
     writer.close()

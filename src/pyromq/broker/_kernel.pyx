@@ -16,10 +16,9 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.dict cimport PyDict_GetItem
 from cpython.object cimport PyObject
 
-from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 from posix.uio cimport iovec
 
-from pyromq.net._kernel cimport Inlet, Shortcut
+from pyromq.net._kernel cimport Inlet, Shortcut, nanoseconds
 from pyromq.records._kernel cimport RawDraft, get32, put32
 from pyromq.store._kernel cimport LogRun, QueueCursor, QueueView, gather, measure, spread
 from pyromq.wire._kernel cimport PullHeader, SendHeader, read_pull, read_send, unescape
@@ -195,8 +194,6 @@ cdef class HeldAnswers:
         cdef Held held = self.take(position)
         cdef Inlet inlet
         cdef list inlets = []
-        if held is None:
-            return
         while held is not None:
             if held.inlet is None:
                 held.connection.put_bytes(held.answers)
@@ -451,7 +448,7 @@ cdef class PullPlan:
         self.max_bytes = max_bytes
         self.pieces = tuple(pieces)
         self.pieces_size = sum(map(len, self.pieces))
-        if len(self.pieces) != 5 or self.pieces_size > 800:
+        if len(self.pieces) != 5:
             raise ValueError("not for the fast path")
         self.pulls = self.messages = self.bytes_out = 0
         self.close_window()
@@ -462,7 +459,7 @@ cdef class PullPlan:
         """What may be given out: the entries of one file from `offset` to `end`, and the log's files as they are now,
         of which the part from `hot_from` to `readable` is in memory."""
         self.close_window()  # an answer through none is none
-        if first_offset <= offset < end <= first_offset + entries.shape[0] // 20:
+        if first_offset <= offset < end <= first_offset + entries.shape[0] // 20 and self.pieces_size <= 800:
             self.cursor = self.queue.cursor
             self.entries = entries
             self.first_offset = first_offset
@@ -615,9 +612,3 @@ cdef class ShortcutsInTurn(Shortcut):
 
     cdef bint settle(self) except -1:
         return self.sends is not None and self.sends.settle()
-
-
-cdef long long nanoseconds() noexcept:
-    cdef timespec now
-    clock_gettime(CLOCK_MONOTONIC, &now)
-    return now.tv_sec * <long long>1_000_000_000 + now.tv_nsec

@@ -17,3 +17,5 @@ cdef class Inlet:
 cdef class Shortcut:
     cdef Py_ssize_t take_bytes(self, const unsigned char* data, Py_ssize_t size, Inlet inlet) except -1
     cdef bint settle(self) except -1
+
+cdef long long nanoseconds() noexcept

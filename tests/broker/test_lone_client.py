@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,7 +26,7 @@ from pyromq.replication.followers import Followers
 from pyromq.store import flusher
 from pyromq.store.commit_log import CommitLog
 from pyromq.wire.codes import ResponseCode
-from store.support import read_all
+from store.support import read_all, walk
 
 pytestmark = pytest.mark.skipif(KERNEL is None, reason="without the kernel the loop goes round for each request")
 
@@ -109,6 +110,43 @@ def test_syncs_of_the_loop_are_counted_and_the_marks_say_what_is_on_the_disk(tmp
             flushes = store.telemetry.histogram("store.flush_seconds")
             assert flushes.count >= 200, "each send was a sync"
             assert 0 < flushes.last < 5
+
+    run(told())
+
+
+def test_syncs_of_single_messages_find_blocks_that_were_written_before(tmp_path: Path) -> None:
+    """So that the file's own records need not go to the disk with each; what lies ahead of the log is zeros."""
+
+    async def told() -> None:
+        async with serving(tmp_path, sync=True) as scene:
+            await scene.client(sends(200))
+            assert scene.intake.stays > 100
+            end, file = scene.broker.store.log.written_to, next((tmp_path / "commitlog").glob("[0-9]*"))
+            with file.open("rb") as opened:
+                hole = os.lseek(opened.fileno(), end, os.SEEK_HOLE)
+                opened.seek(end)
+                assert not any(opened.read())
+            assert end + 50_000 < hole < 1 << 20, "some of it is there, not all"
+
+    run(told())
+
+
+def test_store_times_go_on_while_it_is_waited_for(tmp_path: Path) -> None:
+    def story(client: Client) -> None:
+        client.ask(send(0, b"first"))
+        until_s = time.monotonic() + 0.2
+        while time.monotonic() < until_s:
+            client.ask(frame(310, {**SEND, "g": str(time.time_ns() // 1_000_000)}, 1, b"later"))
+
+    async def told() -> None:
+        async with serving(tmp_path) as scene:
+            await scene.client(story)
+            assert scene.intake.stays > 100
+            log = scene.broker.store.log
+            found = list(walk(log.files.segments[0].buffer))[1:]
+            late_ms = [one.store_timestamp_ms - one.born_timestamp_ms for one in found]
+            assert sorted(late_ms)[len(late_ms) // 20] >= -3, "a message is not stored before it was sent"
+            assert log.last_timestamp_ms >= found[-1].store_timestamp_ms
 
     run(told())
 

@@ -10,15 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyromq.clock import ManualClock
 from pyromq.config import KIB, FlushConfig
 from pyromq.errors import StoreFenced
 from pyromq.model.message import Draft
 from pyromq.records import layout, record
 from pyromq.records.plain import plain_records, terms_of
-from pyromq.store import log_run, message_store
+from pyromq.store import log_run, open_run
 from pyromq.store.fresh_records import MAX_STRETCHES, FreshRecords, Stretch
 from pyromq.store.log_run import ReadableLogRun, RecordPattern
 from pyromq.store.message_store import InlineRunner, MessageStore
+from pyromq.store.open_run import LINGER_SECONDS, MOST_LINGER_SECONDS
 from pyromq.store.queue_cursor import QueueCursor, ReadableQueueCursor, queue_key
 from pyromq.testing import SimDisk
 from records.drafts import INT32, properties
@@ -173,7 +175,7 @@ def test_an_error_in_the_middle_leaves_the_log_in_order(monkeypatch: pytest.Monk
 def test_a_run_that_lingers_is_in_the_log_after_each_turn_and_in_the_queues_when_somebody_asks() -> None:
     store = store_with_queues()
     start, run = store.log.end, ReadableLogRun()
-    assert store.open_run(cast(Any, run), lingers=True)
+    assert store.open_run(cast(Any, run), most_linger_s=0.002)
     for turn in range(3):
         assert write(run, order(f"{turn}")) is not None
         assert store.log.written_to > store.log.end
@@ -193,13 +195,34 @@ def test_a_run_that_lingers_ends_with_the_turn_in_which_an_awaited_message_came(
     store = store_with_queues()
     store.arrivals.watch("orders", 1)
     run = ReadableLogRun()
-    assert store.open_run(cast(Any, run), lingers=True)
+    assert store.open_run(cast(Any, run), most_linger_s=0.002)
     assert write(run, order("for nobody", queue=0)) is not None
     store.end_turn()
     assert run.is_open
     assert write(run, order("for somebody", queue=1)) is not None
     store.end_turn()
     assert not run.is_open
+
+
+@pytest.mark.parametrize(
+    ("messages", "seconds", "lingers_s"), [(1, 0.01, 0.02), (100, 0.002, 0.01), (900, 0.001, 0.002)]
+)
+def test_a_run_stays_open_for_about_as_many_messages_whether_they_come_fast_or_slowly(
+    messages: int, seconds: float, lingers_s: float
+) -> None:
+    clock = ManualClock()
+    store = store_with_queues(clock=clock, segment_bytes=1 << 20)
+    run = ReadableLogRun()
+    assert store.open_run(cast(Any, run), most_linger_s=MOST_LINGER_SECONDS)
+    for number in range(messages):
+        assert write(run, order(f"{number}")) is not None
+    clock.advance(seconds)
+    store.close_run()
+    assert store.open_run(cast(Any, run), most_linger_s=MOST_LINGER_SECONDS)
+    assert store._open_run.linger_s == pytest.approx(lingers_s, rel=0.01)
+    store.close_run()
+    assert store.open_run(cast(Any, run), most_linger_s=LINGER_SECONDS)
+    assert store._open_run.linger_s == LINGER_SECONDS, "slaves are not kept waiting"
 
 
 async def turns() -> None:
@@ -214,7 +237,7 @@ def in_queues(store: MessageStore) -> bool:
 def test_with_sync_flush_queues_follow_at_once_if_somebody_waits_and_else_when_somebody_asks_or_a_moment_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(message_store, "LINGER_SECONDS", 3600.0)
+    monkeypatch.setattr(open_run, "LINGER_SECONDS", 3600.0)
     settings = config(flush=FlushConfig(sync=True))
 
     async def written(store: MessageStore, draft: Draft) -> None:
@@ -242,7 +265,7 @@ def test_with_sync_flush_queues_follow_at_once_if_somebody_waits_and_else_when_s
             await turns()
             assert in_queues(store)
 
-            monkeypatch.setattr(message_store, "LINGER_SECONDS", 0.001)
+            monkeypatch.setattr(open_run, "LINGER_SECONDS", 0.001)
             await written(store, order("for nobody"))
             await store.marks.dispatched.wait(store.log.end)
 
@@ -252,7 +275,7 @@ def test_with_sync_flush_queues_follow_at_once_if_somebody_waits_and_else_when_s
 def test_with_a_transient_pool_whoever_waits_when_a_message_becomes_readable_is_told_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(message_store, "LINGER_SECONDS", 3600.0)
+    monkeypatch.setattr(open_run, "LINGER_SECONDS", 3600.0)
     settings = config(flush=FlushConfig(sync=True), transient_pool=True)
 
     async def story() -> None:
@@ -269,7 +292,7 @@ def test_with_a_transient_pool_whoever_waits_when_a_message_becomes_readable_is_
 def test_time_goes_on_while_a_run_lingers_and_never_back() -> None:
     store = store_with_queues()
     run = ReadableLogRun()
-    assert store.open_run(cast(Any, run), lingers=True)
+    assert store.open_run(cast(Any, run), most_linger_s=0.002)
     before = run.now_ms
     store.log.renew_run(run, before + 5)
     assert run.now_ms == store.log.last_timestamp_ms == before + 5
@@ -295,7 +318,7 @@ def test_a_run_uses_the_same_memory_again_and_stops_at_the_end_of_the_segment() 
 def test_what_cannot_be_written_fences_the_store(monkeypatch: pytest.MonkeyPatch, sync: bool) -> None:
     store = store_with_queues(flush=FlushConfig(sync=sync))
     end, run = store.marks.appended.value, ReadableLogRun()
-    assert store.open_run(cast(Any, run), lingers=True)
+    assert store.open_run(cast(Any, run), most_linger_s=0.002)
     assert write(run, order("lost")) is not None
     file = store.log.files.segments[-1].file
     monkeypatch.setattr(type(file), "write_at", _no_disk)

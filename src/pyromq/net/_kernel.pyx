@@ -79,9 +79,9 @@ cdef enum:
     # request (less costs more: the system has to set a clock), and so long in all.
     QUICK_NS = 400_000
     WAIT_NS = 2_000_000
-    STAY_NS = 4_000_000
+    STAY_NS = 20_000_000
     # It is not waited for while a callback of the loop is ready, or, looked for now and then, a socket of it readable.
-    LOOK_NS = 300_000
+    LOOK_NS = 1_000_000
     MOST_PATIENCE = 4096
 
 
@@ -216,8 +216,14 @@ cdef class Intake:
         """
         cdef epoll_event events[EVENTS]
         cdef int count = epoll_wait(self.descriptor, events, EVENTS, 0)
+        cdef int total = count
         cdef bint stays = self.was_quick(nanoseconds())
         if not self.read_all(events, count, shortcut, tick):
+            # Others have asked meanwhile. What is done for all of them once costs each of them less.
+            while 1 < count and total < EVENTS:
+                count = epoll_wait(self.descriptor, events, EVENTS, 0)
+                self.read_all(events, count, shortcut, tick)
+                total += count
             return
         if stays:
             self.stay(shortcut, tick)
@@ -243,10 +249,9 @@ cdef class Intake:
         cdef int count
         while now < until and not self.is_wanted():
             if now > next_look:
-                if not is_readable(self.loop_descriptor):
-                    next_look = now + LOOK_NS
-                elif not is_readable(self.descriptor):  # our own sockets are among the loop's
-                    break
+                next_look = now + LOOK_NS
+                if is_readable(self.loop_descriptor) and not is_readable(self.descriptor):
+                    break  # our own sockets are among the loop's
             with nogil:
                 count = wait_ns(self.descriptor, events, EVENTS, WAIT_NS)
             if count == 0:

@@ -22,7 +22,10 @@ cdef class LogRun:
     cdef readonly Py_ssize_t offset
     cdef readonly long long count
     cdef readonly bint is_open
-    cdef public long long now_ms
+    cdef readonly long long now_ms
+    cdef long long renewed_ms
+    cdef double renewed_at
+    cdef long long zeros_to
     cdef readonly bint is_awaited
     cdef bint with_crc
     cdef int max_body
@@ -36,6 +39,7 @@ cdef class LogRun:
     cdef readonly double sync_seconds
     cdef readonly int failure
     cdef bint settle(self) except -1
+    cdef bint write_out(self)
     cdef long long append(self, RawDraft* raw, long long* queue_offset)
 
 cdef struct QueueView:

@@ -15,7 +15,7 @@ from libc.stdint cimport uint64_t
 from libc.string cimport memchr, memcmp, memcpy
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 from posix.uio cimport iovec
-from posix.unistd cimport pwrite, read, write
+from posix.unistd cimport read, write
 
 from pyromq.records._kernel cimport (
     Parts, RawDraft, ascii_hash, crc_is_right, encode_into, encode_raw, find_parts, find_property, get32, get64, put32,
@@ -29,12 +29,20 @@ cdef extern from "<unistd.h>" nogil:
     int fdatasync(int)
     void __builtin_prefetch(const void* at, int written, int near)
 
+cdef extern from "<sys/uio.h>" nogil:
+    ssize_t pwritev(int descriptor, const iovec* pieces, int count, long long at)
+
 cdef enum:
     ENTRY = 20
     TRANSACTION_MASK = 12
     COMMITTED = 8
     ROLLED_BACK = 12
     INDEX_HEADER = 40
+    # A file that was only reserved has to be told of each block that is written for the first time, and a sync brings
+    # that to the disk as well. So zeros go so far ahead of small pieces, once for many of them.
+    ZEROS_AHEAD = 1 << 17
+
+cdef unsigned char ZEROS[ZEROS_AHEAD]
 
 cdef const unsigned char* SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
 
@@ -81,6 +89,7 @@ cdef class LogRun:
 
     def __init__(self):
         self.view = None
+        self.zeros_to = 0
 
     def open(self, unsigned char[::1] view, long long base, Py_ssize_t offset, long long now_ms, bint with_crc,
              int max_body, dict cursors):
@@ -90,11 +99,11 @@ cdef class LogRun:
         self.room = view.shape[0]
         self.base = base
         self.offset = offset
-        self.now_ms = now_ms
         self.with_crc = with_crc
         self.max_body = max_body
         self.cursors = cursors
         self.count = 0
+        self.renew(now_ms)
         self.is_awaited = False
         self.is_open = True
         self.descriptor = -1
@@ -102,6 +111,11 @@ cdef class LogRun:
         self.sync_count = 0
         self.sync_seconds = 0
         self.failure = 0
+
+    def renew(self, long long now_ms):
+        """Time has gone on."""
+        self.now_ms = self.renewed_ms = now_ms
+        self.renewed_at = monotonic()
 
     def settle_in(self, int descriptor, long long file_start, long long file_end, bint syncs):
         """The file that this stretch of the log is in, for whoever has a hurry to answer; `syncs`: and the disk has to
@@ -118,30 +132,46 @@ cdef class LogRun:
 
     cdef bint settle(self) except -1:
         """Bring what was written where it may be acknowledged; False when that is left to the store."""
-        cdef double began
-        cdef ssize_t written
-        cdef int failed = 0
+        cdef double began, ended
+        cdef int failed
         if not self.is_open or self.descriptor < 0:
             return False
         if self.offset == 0:
             return True
-        with nogil:
-            written = pwrite(self.descriptor, &self.view[0], self.offset, self.base - self.file_start)
-        if written != self.offset:  # the store tries once more, and says what is wrong
+        if not self.write_out():  # the store tries once more, and says what is wrong
             return False
+        began = ended = monotonic()
         if self.syncs:
-            began = monotonic()
             with nogil:
                 failed = sync_file(self.descriptor)
-            self.sync_seconds = max(self.sync_seconds, monotonic() - began)
+            ended = monotonic()
+            self.sync_seconds = max(self.sync_seconds, ended - began)
             if failed:  # and never again: a second attempt could report a success that is none
                 self.failure = failed
                 self.descriptor = -1
                 return False
             self.sync_count += 1
             self.synced_to = self.base + self.offset
+        self.now_ms = self.renewed_ms + <long long>((ended - self.renewed_at) * 1000)
         self.go_on(self.file_end - self.base - self.offset)
         return True
+
+    cdef bint write_out(self):
+        """Into the page cache; with zeros behind it, now and then, if it is to be synced."""
+        cdef iovec pieces[2]
+        cdef long long end = self.base + self.offset
+        cdef int count = 1
+        cdef ssize_t written
+        pieces[0].iov_base = &self.view[0]
+        pieces[0].iov_len = self.offset
+        if self.syncs and not end <= self.zeros_to <= end + ZEROS_AHEAD:
+            self.zeros_to = min(end + ZEROS_AHEAD, self.file_end)
+            pieces[1].iov_base = ZEROS
+            pieces[1].iov_len = self.zeros_to - end
+            count = 2
+        with nogil:
+            written = pwritev(self.descriptor, pieces, count, self.base - self.file_start)
+        return written >= self.offset
 
     def go_on(self, long long room):
         """What was written is taken over; what comes next goes to the buffer's beginning. The log has so much room."""

@@ -168,7 +168,8 @@ class CommitLog:
 
     def renew_run(self, run: LogRun | ReadableLogRun, now_ms: int) -> None:
         """Time goes on while it is open."""
-        run.now_ms = self.last_timestamp_ms = max(now_ms, self.last_timestamp_ms)
+        self.last_timestamp_ms = max(now_ms, run.now_ms, self.last_timestamp_ms)
+        run.renew(self.last_timestamp_ms)
 
     def let_settle(self, run: LogRun | ReadableLogRun, *, syncs: bool) -> None:
         """Let the loop bring what it wrote into the page cache by itself, and to the disk if `syncs`, where it can."""
@@ -185,6 +186,7 @@ class CommitLog:
     def take_settled(self, run: LogRun | ReadableLogRun) -> None:
         """The log ends behind what the loop brought into the page cache by itself."""
         self.end = LogPosition(max(self.end, run.base))
+        self.last_timestamp_ms = max(run.now_ms, self.last_timestamp_ms)
 
     def commit_run(self, run: LogRun | ReadableLogRun) -> None:
         """Bring what the loop wrote into the page cache, behind which the log ends. Raises OSError: close it then."""
@@ -192,6 +194,7 @@ class CommitLog:
         assert segment is not None
         if end == start:
             return
+        self.last_timestamp_ms = max(run.now_ms, self.last_timestamp_ms)  # it may have seen time go on
         if self._pool is None and run.offset:
             segment.file.write_at(run.base - segment.base, self._gathered[: run.offset])
         if isinstance(run, ReadableLogRun):

@@ -96,6 +96,10 @@ class ReadableLogRun:
         self.is_awaited = False
         self.is_open = True
 
+    def renew(self, now_ms: int) -> None:
+        """Time has gone on."""
+        self.now_ms = now_ms
+
     def go_on(self, room: int) -> None:
         """What was written is taken over; what comes next goes to the buffer's beginning. The log has so much room."""
         self.base, self.offset = self.base + self.offset, 0

@@ -47,7 +47,7 @@ from pyromq.store.disk import Disk, OsDisk, Usage
 from pyromq.store.dispatcher import Dispatcher
 from pyromq.store.flusher import Flusher
 from pyromq.store.key_index import KeyIndex
-from pyromq.store.open_run import LINGER_SECONDS, OpenRun
+from pyromq.store.open_run import OpenRun
 from pyromq.store.paths import StorePaths
 from pyromq.store.platform import SYNCS_WITH_FDATASYNC, what_to_do
 from pyromq.store.queue_cursor import queue_key
@@ -422,11 +422,11 @@ class MessageStore(StoreReader):
         at = position - segment.base
         return segment.buffer[at : min(at + most, segment.size, end - segment.base)]
 
-    def open_run(self, run: LogRun, *, lingers: bool = False, settles: bool = False) -> bool:
+    def open_run(self, run: LogRun, *, most_linger_s: float = 0.0, settles: bool = False) -> bool:
         """Let a compiled loop append, message by message; False when only `append` can tell what is the matter.
 
-        `close_run` follows at the end of the loop's turn, or when the run has lingered for a moment: whoever lets it
-        calls `begin_turn` and `end_turn` in each turn. A sync, a reader or an `append` in between close it first.
+        `close_run` follows at the end of the loop's turn, or when the run has lingered, at most so long: whoever lets
+        it calls `begin_turn` and `end_turn` in each turn. A sync, a reader or an `append` in between close it first.
 
         `settles`: it may write by itself what it gathered, and under sync flush wait for the disk where that is fast;
         it acknowledges what is there.
@@ -438,7 +438,7 @@ class MessageStore(StoreReader):
             or self._blocked is not None
         ):
             return False
-        return self._open_run.open(run, self._loop, lingers=lingers, settles=settles)
+        return self._open_run.open(run, self._loop, most_linger_s=most_linger_s, settles=settles)
 
     def begin_turn(self) -> None:
         """A turn of the loop begins, and a run may be open."""
@@ -583,7 +583,7 @@ class MessageStore(StoreReader):
         if self._loop is None:
             return
         if not self._dispatch_is_due and lingers:
-            self._lingering = self._loop.call_later(LINGER_SECONDS, self._dispatch_now)
+            self._lingering = self._loop.call_later(self._open_run.linger_s, self._dispatch_now)
         elif not self._dispatch_is_due or (self._lingering is not None and not lingers):
             self._linger_no_longer()
             self._loop.call_soon(self._dispatch_now)

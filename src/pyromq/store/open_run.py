@@ -28,9 +28,12 @@ from pyromq.store.watermarks import Watermarks
 if TYPE_CHECKING:
     from pyromq.store._kernel import LogRun
 
-#: A run stays open so long, if nobody asks, and under sync flush, which ends runs, queues follow so much later: that
-#: costs as much for one message as for fifty.
+#: A run stays open, if nobody asks, until about so many messages are in it; under sync flush, which ends runs, queues
+#: follow so much later. To close one and to open the next costs as much for one message as for fifty.
+WORTH_MESSAGES = 500
+#: But at least and at most so long.
 LINGER_SECONDS = 0.002
+MOST_LINGER_SECONDS = 0.02
 
 
 class Grew(Protocol):
@@ -68,26 +71,37 @@ class OpenRun:
         self._run: LogRun | None = None
         #: It acknowledges what this store alone has.
         self._settles = False
+        #: When the last one was opened, how many messages it had, and how long the next one lingers.
+        self._opened_at = clock.monotonic()
+        self._last_count = 0
+        self.linger_s = LINGER_SECONDS
         #: Somebody will call `end_turn`.
         self._is_in_turn = False
         self._close_is_due = False
 
-    def open(self, run: LogRun, loop: asyncio.AbstractEventLoop | None, *, lingers: bool, settles: bool) -> bool:
+    def open(self, run: LogRun, loop: asyncio.AbstractEventLoop | None, *, most_linger_s: float, settles: bool) -> bool:
         """False when there is no segment yet."""
         assert self._run is None, "one run at a time"
         if not self._log.open_run(run, self._queues.cursors, self._clock.now_ms()):
             return False
         self._run, self._settles = run, settles
+        self._choose_linger(most_linger_s)
         if loop is not None and not self._close_is_due:
             self._close_is_due = True
-            if lingers:
-                loop.call_later(LINGER_SECONDS, self._close_due, self._catch_up)
+            if most_linger_s:
+                loop.call_later(self.linger_s, self._close_due, self._catch_up)
             else:
                 loop.call_soon(self._close_due, self.close)
         self._let_settle(run)
         if self._syncs and not self._is_in_turn:
             self._flusher.wake()  # it closes the run when it comes to it
         return True
+
+    def _choose_linger(self, most_s: float) -> None:
+        now = self._clock.monotonic()
+        seconds, self._opened_at = now - self._opened_at, now
+        wanted_s = seconds * WORTH_MESSAGES / max(self._last_count, 1)
+        self.linger_s = max(min(wanted_s, most_s), LINGER_SECONDS)
 
     def begin_turn(self) -> None:
         self._is_in_turn = True
@@ -145,6 +159,7 @@ class OpenRun:
         run, self._run = self._run, None
         if run is None:
             return
+        self._last_count = run.count
         try:
             self._log.close_run(run)
         except OSError as error:  # what cannot be written cannot be taken back either: queues count on it

@@ -10,6 +10,7 @@ from pyromq.store.allocator import RETRY_SECONDS, Allocator
 from pyromq.store.segmented_file import Segment, SegmentedFile
 from pyromq.telemetry import Telemetry
 from pyromq.testing import SimDisk
+from pyromq.testing.sim_disk import SimMappedFile
 from store.support import ROOT, LaterRunner
 
 SIZE = 64 * 1024
@@ -94,6 +95,19 @@ def test_pages_are_warmed_ahead_of_the_writer_in_steps() -> None:
     assert file.warmed[0] == (0, 8192)
     assert all(before[1] == after[0] for before, after in zip(file.warmed, file.warmed[1:], strict=False))
     assert len(file.warmed) <= 1 + SIZE // 2 // 4096
+
+
+@pytest.mark.parametrize("warms", [True, False])
+def test_the_next_segment_is_warmed_for_those_alone_who_write_through_its_mapping(
+    warms: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(warm_bytes=8192)
+    warmed: list[tuple[int, int]] = []
+    monkeypatch.setattr(SimMappedFile, "warm", lambda _, start, end: warmed.append((start, end)))
+    world.allocator.look_ahead(world.first, SIZE, warms=warms)
+    world.runner.run()
+    assert ((0, 8192) in warmed) == warms
+    assert world.allocator.take(SIZE).base == SIZE
 
 
 def test_warming_stops_at_the_end_of_the_segment() -> None:

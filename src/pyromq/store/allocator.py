@@ -50,7 +50,7 @@ class Allocator:
         Only those who write through the mapping need its pages.
         """
         if self._next is None and offset * 2 >= current.size:
-            self._next = (current.end, self._runner.submit(lambda: self._create(current.end)))
+            self._next = (current.end, self._runner.submit(lambda: self._create(current.end, warms=warms)))
         wanted = current.base + offset + self._warm_bytes // 2
         if warms and self._warm_bytes and self._warmed_to < wanted and self._warmed_to < current.end:
             start = max(self._warmed_to, current.base + offset)
@@ -70,21 +70,22 @@ class Allocator:
         if self._failed_at is not None and self._clock.monotonic() - self._failed_at < RETRY_SECONDS:
             raise DiskFull(self._refusal(base))
         try:
-            segment = self._create(base)
+            segment = self._create(base, warms=False)
         except OSError as error:
             self._failed_at = self._clock.monotonic()
             raise DiskFull(f"{self._refusal(base)} ({error.strerror})") from error
         self._failed_at = None
         return segment
 
-    def _create(self, base: int) -> Segment:
+    def _create(self, base: int, *, warms: bool) -> Segment:
         started = self._clock.monotonic()
         try:
             segment = self._files.create(base, reserve=True)
         except OSError:
             self._failures.add()
             raise
-        segment.file.warm(0, self._warm_bytes)
+        if warms:
+            segment.file.warm(0, self._warm_bytes)
         self._seconds.record(self._clock.monotonic() - started)
         return segment
 

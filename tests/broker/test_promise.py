@@ -422,6 +422,24 @@ def test_all_in_sync_are_waited_for_when_that_is_asked_for() -> None:
     assert scene.promise.mark.value == receipt.end
 
 
+def test_reports_of_one_slave_do_not_keep_another_in_sync() -> None:
+    scene = Scene(all_in_sync=True, silence_ms=6_000)
+    scene.joins("s")
+    scene.joins("t")
+    receipt = scene.append()
+    scene.reports("s", receipt.end)
+    scene.reports("t", receipt.end)
+    for _ in range(601):  # "t" says nothing any more
+        receipt = scene.append()
+        scene.clock.advance(0.01)
+        scene.reports("s", receipt.end)
+    assert scene.promise.mark.value < receipt.end
+    for _ in range(6):
+        scene.clock.advance(0.01)
+        scene.reports("s", receipt.end)
+    assert scene.promise.mark.value == receipt.end, "those that are in sync have it"
+
+
 def test_a_broker_whose_disk_failed_tells_those_who_wait_for_slaves() -> None:
     async def story() -> None:
         scene = Scene()

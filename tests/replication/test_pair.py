@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 import threading
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from late import in_time
 from pyromq.clock import SystemClock
 from pyromq.replication import replica as replica_module
 from pyromq.replication import send_log
+from pyromq.replication.frames import PushReader
 from pyromq.replication.store_log import StoreLog
 from pyromq.replication.stream import StreamTimes
 from pyromq.store.aside import put_log_aside
@@ -59,6 +62,67 @@ def test_any_pace_gives_the_same_copy(
                 send(one, 1200, 300, size=1200)
                 await pair.level()
             assert log_of(other) == log_of(one)
+
+    asyncio.run(story())
+
+
+def test_what_is_new_leaves_in_the_turn_in_which_it_was_written(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with two_stores(tmp_path) as (one, other, pair), following(other, pair.address):
+            send(one, 10)
+            await pair.level()
+            await asyncio.sleep(0)
+            for start in range(10, 40, 10):
+                send(one, 10, start)
+                one.catch_up()
+                (follower,) = pair.primary.followers.by_name.values()
+                assert follower.sent == one.log.end, "without waiting for a task"
+            await pair.level()
+            assert log_of(other) == log_of(one)
+
+    asyncio.run(story())
+
+
+def test_what_a_socket_does_not_take_at_once_follows_in_order(tmp_path: Path) -> None:
+    """Many turns write while the other side does not read."""
+
+    async def story() -> None:
+        large = {"segment_bytes": 64 << 20}
+        async with MessageStore(config(tmp_path / "a", **large)).running() as one, leading(one) as pair:
+            reader, writer = await asyncio.open_connection("127.0.0.1", pair.primary.port, limit=1000)
+            writer.write(bytes(8))
+            await pair.followers.until(lambda followers: len(followers) == 1)
+            for start in range(0, 2000, 10):
+                send(one, 10, start, size=1200 + start)
+                one.catch_up()
+                await asyncio.sleep(0)
+            pushes, copied = PushReader(), bytearray()
+            async with asyncio.timeout(20):
+                while len(copied) < one.log.end:
+                    for push in pushes.feed(await reader.read(1 << 20)):
+                        assert push.position == len(copied)
+                        copied += push.data
+            assert bytes(copied) == log_of(one)
+            writer.close()
+
+    asyncio.run(story())
+
+
+def test_whoever_writes_is_not_told_of_a_replica_that_is_gone(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with MessageStore(config(tmp_path / "a")).running() as one, leading(one) as pair:
+            for start in range(0, 100, 10):
+                _, writer = await asyncio.open_connection("127.0.0.1", pair.primary.port)
+                writer.write(bytes(8))
+                await pair.followers.until(lambda followers: len(followers) == 1)
+                sock = writer.get_extra_info("socket")
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                writer.transport.abort()
+                await asyncio.sleep(0)
+                for number in range(start, start + 10):
+                    send(one, 1, number)
+                    one.catch_up()
+                await pair.followers.until(lambda followers: len(followers) == 0)
 
     asyncio.run(story())
 

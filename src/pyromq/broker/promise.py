@@ -23,8 +23,9 @@ from pyromq.replication.followers import Followers, Promise, SyncRule
 from pyromq.store.watermarks import Watermark, Watermarks
 from pyromq.wire.codes import ResponseCode
 
-#: How often it is looked whether slaves are still in sync.
+#: How often it is looked whether slaves are still in sync; and how long it is believed that all are, while they report.
 LOOK_SECONDS = 0.5
+BELIEVED_SECONDS = 0.05
 
 
 class BrokerPromise:
@@ -36,6 +37,9 @@ class BrokerPromise:
         self._end = marks.appended
         self._clock = clock
         self._followers = Followers()
+        #: Those that were in sync at the last look, and until when that is believed.
+        self._in_sync: frozenset[str] = frozenset()
+        self._believed_until = 0.0
         self._rule = SyncRule(replication.max_gap_bytes, replication.silence_ms)
         self.timeout_s = replication.timeout_ms / 1000
         #: Were there enough slaves at the last look, and since when there are not.
@@ -115,19 +119,26 @@ class BrokerPromise:
 
     def slaves_changed(self, followers: Followers) -> None:
         """One came, went, or reported."""
+        are_the_same = followers.by_name.keys() == self._followers.by_name.keys()
         self._followers = followers
-        self.look()
+        if self.terms is not None and are_the_same and self._clock.monotonic() < self._believed_until:
+            self._move_to(self._replicated(self._in_sync, self.terms))
+        else:
+            self.look()
 
     def look(self) -> None:
         """To be called now and then as well: a slave that has been silent for a while is not in sync."""
         if self.terms is None:
             return
-        in_sync = self.in_sync()
+        in_sync = self._in_sync = self.in_sync()
         had_slaves, self._had_slaves = self._had_slaves, self._are_enough_with(in_sync, self.terms)
         if had_slaves and not self._had_slaves:
             self._lacks_slaves_since = self._clock.monotonic()
         if self._shows_when_alone:
             self._show(has_copies=1 + self._followers.caught_up(in_sync) >= self.terms.copies)
+        have_all = not self._shows_when_alone or self._lacks_copies_since is None
+        is_all_well = have_all and len(in_sync) == self._followers.copies
+        self._believed_until = self._clock.monotonic() + BELIEVED_SECONDS if is_all_well else 0.0
         self._move_to(self._replicated(in_sync, self.terms))
 
     def _show(self, *, has_copies: bool) -> None:

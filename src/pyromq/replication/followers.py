@@ -6,7 +6,7 @@ the stream has no signature, and a stranger who claims to have everything must n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
@@ -119,7 +119,12 @@ class Followers:
     def sent(self, name: str, to: int) -> Followers:
         follower = self._by_name[name]
         assert to >= follower.sent, f"{name} was sent {follower.sent} and now {to}"
-        return self._with(follower._replace(sent=to))
+        return self._with(
+            Follower(
+                name, to, follower.reported, follower.heard_ms, follower.level_ms, follower.machine,
+                follower.has_caught_up,
+            )
+        )  # fmt: skip
 
     def heard(self, name: str, position: int, now_ms: int, *, level_ms: int | None = None) -> Followers:
         """A report. `level_ms`: a time of which it shows that the replica has all that the log had then.
@@ -139,9 +144,7 @@ class Followers:
             )
         has_caught_up = follower.has_caught_up or level_ms is not None
         level_ms = follower.level_ms if level_ms is None else max(level_ms, follower.level_ms)
-        return self._with(
-            follower._replace(reported=position, heard_ms=now_ms, level_ms=level_ms, has_caught_up=has_caught_up)
-        )
+        return self._with(Follower(name, follower.sent, position, now_ms, level_ms, follower.machine, has_caught_up))
 
     def _with(self, follower: Follower) -> Followers:
         changed = Followers()
@@ -153,14 +156,14 @@ class Followers:
     @property
     def copies(self) -> int:
         """How many there are, as far as they can be told apart."""
-        return sum(1 for _ in self._copies())
+        return len(self._copies())
 
     def in_sync(self, rule: SyncRule, end: int, now_ms: int) -> frozenset[str]:
-        return frozenset(one.name for one in self._copies() if rule.holds(one, end, now_ms))
+        return frozenset([one.name for one in self._copies() if rule.holds(one, end, now_ms)])
 
     def caught_up(self, among: frozenset[str]) -> int:
         """How many of these have had everything at some moment since they came."""
-        return sum(1 for name in among if self._by_name[name].has_caught_up)
+        return len([name for name in among if self._by_name[name].has_caught_up])
 
     def replicated(self, copies: int, end: int, among: frozenset[str] | None = None) -> int:
         """Everything below is in so many logs, the primary's own among them. 0 when there are too few replicas.
@@ -169,13 +172,13 @@ class Followers:
         """
         if copies <= 1:
             return end
-        positions = sorted(
-            (min(one.reported, end) for one in self._copies() if among is None or one.name in among),
-            reverse=True,
-        )
-        return positions[copies - 2] if len(positions) >= copies - 1 else 0
+        positions = [one.reported for one in self._copies() if among is None or one.name in among]
+        if len(positions) < copies - 1:
+            return 0
+        positions.sort(reverse=True)
+        return min(positions[copies - 2], end)
 
-    def _copies(self) -> Iterable[Follower]:
+    def _copies(self) -> Collection[Follower]:
         """One for each machine, the best: a replica that came again, before its old connection was missed, is one."""
         if len(self._by_name) == 1:
             return self._by_name.values()

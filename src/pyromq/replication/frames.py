@@ -84,6 +84,9 @@ class ReportReader:
 
     def feed(self, data: bytes) -> Words:
         """What is whole. Raises BadFrame when the first word is no position."""
+        if self._knows_position and len(data) == REPORT.size and not self._rest:  # one report, as nearly always
+            (word,) = REPORT.unpack(data)
+            return Words(word, word, 0, False) if word >= 0 else Words(None, None, -word, False)
         data = self._rest + data
         whole = len(data) - len(data) % REPORT.size
         self._rest = data[whole:]

@@ -24,10 +24,10 @@ from pyromq.clock import Clock
 from pyromq.errors import ConfigError, PyroMQError
 from pyromq.net.address import shown_address
 from pyromq.replication.followers import Followers
-from pyromq.replication.frames import MAX_PUSH, push_head
+from pyromq.replication.frames import MAX_PUSH, PUSH, push_head
 from pyromq.replication.log import ReadLog
 from pyromq.replication.send_log import LogSender
-from pyromq.replication.stream import Ahead, PrimaryStream, StreamTimes
+from pyromq.replication.stream import Ahead, PrimaryStream, Span, StreamTimes
 
 log = logging.getLogger("pyromq.replication")
 
@@ -90,9 +90,9 @@ class Primary:
         return port
 
     def log_grew(self) -> None:
-        """Wakes those that wait for bytes. Call it when the log's readable end has moved."""
+        """For those that wait for bytes. Call it when the log's readable end has moved."""
         for line in self._lines.values():
-            line.grew.set()
+            line.log_grew()
 
     @contextlib.asynccontextmanager
     async def serving(self, host: str, port: int, *, or_any: bool = False) -> AsyncIterator[Primary]:
@@ -197,6 +197,11 @@ class _Line:
         self.stream = stream
         self._primary = primary
         self.grew = asyncio.Event()
+        #: While there is nothing to send: what is new may leave at once, without waking the task.
+        self._resting: LogSender | None = None
+        #: A span of which some bytes have left so, and how many; or what was wrong.
+        self._begun: tuple[Span, int] | None = None
+        self._failure: OSError | None = None
         self.close: Callable[[], object] = connection.close
 
     async def run(self) -> None:
@@ -254,7 +259,7 @@ class _Line:
                 self.grew.clear()
                 span = self.stream.next_span(primary.now_ms())
                 if span is None:
-                    await self.grew.wait()
+                    await self._rest(sender)
                     continue
                 # Believed before it leaves: a report may come back before the call that sent it returns.
                 primary.followers = self.stream.sent(span, primary.followers, primary.now_ms())
@@ -264,6 +269,47 @@ class _Line:
                     await asyncio.sleep(0)
                 elif primary.gather_s:
                     await asyncio.sleep(primary.gather_s)
+
+    async def _rest(self, sender: LogSender) -> None:
+        """Until there is something to send that does not leave by itself."""
+        self._resting = None if self._primary.gather_s else sender
+        try:
+            await self.grew.wait()
+        finally:
+            self._resting = None
+        if self._failure is not None:
+            raise self._failure
+        if self._begun is not None:
+            (span, sent), self._begun = self._begun, None
+            await sender.send_rest(span, sent)
+
+    def log_grew(self) -> None:
+        """Where sends wait for slaves, what is new leaves in the turn of the loop in which it was written."""
+        if self._resting is None or not self._leave_now(self._resting):
+            self._resting = None
+            self.grew.set()
+
+    def _leave_now(self, sender: LogSender) -> bool:
+        """False: the task has to go on, or to find out what is wrong."""
+        primary, stream = self._primary, self.stream
+        try:
+            span = stream.next_span(primary.now_ms())
+        except PyroMQError:
+            return False
+        if span is None:
+            return True
+        if not sender.can_send_now(span):
+            return False
+        primary.followers = stream.sent(span, primary.followers, primary.now_ms())
+        try:
+            sent = sender.send_now(span)
+        except OSError as error:
+            self._failure = error
+            return False
+        if sent < PUSH.size + span.length:
+            self._begun = span, sent
+            return False
+        return stream.is_level
 
     def say_where_we_end(self) -> None:
         """A sign of life from another place than its end: our replicas and RocketMQ's see by it what is the matter."""

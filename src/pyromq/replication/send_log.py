@@ -46,7 +46,7 @@ class LogSender:
                 return
         elif span.length:
             await self._warm(span)
-        await self._send_both(span)
+        await self.send_rest(span, self.send_now(span))
 
     async def _warm(self, span: Span) -> None:
         end = span.position + span.length
@@ -77,21 +77,29 @@ class LogSender:
             offset += sent
             length -= sent
 
-    async def _send_both(self, span: Span) -> None:
+    def can_send_now(self, span: Span) -> bool:
+        """Is it of the newest, so that it leaves out of memory and in one call?"""
+        end = span.position + span.length
+        return end + NEWEST_BYTES > self._log.log_end and self._log.is_warm(span.position, span.length)
+
+    def send_now(self, span: Span) -> int:
+        """As much of the frame as the socket takes: so many of its bytes have left. Raises OSError, OffsetNotFound."""
         head = push_head(*span)
-        if not span.length:
-            await self._send_bytes(head)
-            return
         with self._log.log_bytes(span.position, span.length) as data:
             assert len(data) == span.length, "the log became shorter"
             try:
-                sent = self._connection.sendmsg((head, data))
+                return self._connection.sendmsg((head, data))
             except BlockingIOError:
-                sent = 0
-            if sent < len(head):
-                await self._send_bytes(head[sent:], socket.MSG_MORE)
-                sent = len(head)
-            with data[sent - len(head) :] as rest:
+                return 0
+
+    async def send_rest(self, span: Span, sent: int) -> None:
+        """What `send_now` has left. Raises OSError, OffsetNotFound."""
+        head = push_head(*span)
+        if sent < len(head):
+            await self._send_bytes(head[sent:], socket.MSG_MORE if span.length else 0)
+            sent = len(head)
+        if sent < len(head) + span.length:
+            with self._log.log_bytes(span.position, span.length) as data, data[sent - len(head) :] as rest:
                 await self._send_bytes(rest)
 
     async def _send_bytes(self, data: bytes | memoryview, flags: int = 0) -> None:

@@ -351,8 +351,8 @@ def test_the_client_benchmark_runs(tmp_path: Path) -> None:
 COPIED = replication_bench.LOADS[0]
 
 
-def copied(mode: str, rate: float, master_us: float, slave_us: float = 1.0, system: str = OURS) -> Any:
-    return replication_measure.Sample(COPIED.name, system, mode, 1, rate, 2.0, 0, master_us, slave_us)
+def copied(mode: str, rate: float, master_us: float, slave_us: float = 1.0, system: str = OURS, turn: int = 1) -> Any:
+    return replication_measure.Sample(COPIED.name, system, mode, turn, rate, 2.0, 0, master_us, slave_us)
 
 
 THREE_MODES = [copied(ALONE, 200_000, 2.0, 0.0), copied(ASYNC, 100_000, 2.08), copied(SYNC, 95_000, 2.2)]
@@ -376,6 +376,20 @@ def test_a_master_with_cores_to_spare_is_judged_by_its_throughput_and_another_by
         "sync beside async, throughput lost": True,
         "sync beside async, master's processor time": None,
     }
+
+
+def test_what_a_mode_costs_is_told_from_masters_that_were_loaded_one_after_the_other() -> None:
+    """The machine is slow in the second turn, and something else runs in the third."""
+    took = [(2.0, 2.1), (6.0, 6.3), (2.0, 9.0)]
+    samples = [
+        copied(mode, 100_000, us, turn=turn)
+        for turn, both in enumerate(took)
+        for mode, us in zip((ALONE, ASYNC), both, strict=True)
+    ]
+    found = replication_report.cost(samples, COPIED.name, OURS, ASYNC, ALONE)
+    assert found is not None
+    assert found.master == pytest.approx(0.05)
+    assert replication_report.cost(samples, COPIED.name, OURS, SYNC, ASYNC) is None
 
 
 def test_lag_and_catch_up_are_judged_by_ours_alone() -> None:
@@ -420,7 +434,7 @@ def test_what_is_in_a_log_and_in_its_queues_is_seen_from_outside(tmp_path: Path)
 
 
 def test_steps_of_the_replication_benchmark_are_chosen_by_name() -> None:
-    assert replication_bench.options(["--steps", "lag,sync"]).steps == ["lag", "sync"]
+    assert replication_bench.options(["--steps", "lag,loads"]).steps == ["lag", "loads"]
     with pytest.raises(SystemExit):
         replication_bench.options(["--steps", "lags"])
 
@@ -429,7 +443,7 @@ def test_steps_of_the_replication_benchmark_are_chosen_by_name() -> None:
 @pytest.mark.skipif(shutil.which("cc") is None, reason="the generator needs a C compiler")
 def test_the_replication_benchmark_runs(tmp_path: Path) -> None:
     """Our pair alone, and short: figures come out, whatever they are."""
-    command = ["-m", "replication_vs_rocketmq", "--systems", "ours", "--rounds", "1"]
+    command = ["-m", "replication_vs_rocketmq", "--systems", "ours", "--rounds", "1", "--turns", "1"]
     brief = ["--seconds", "0.5", "--fill", "3000", "--rate", "2000"]
     said = subprocess.run(
         [sys.executable, *command, *brief],

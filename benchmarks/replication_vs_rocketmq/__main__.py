@@ -1,8 +1,10 @@
-"""Run both pairs, put each load on one and then on the other, and say what copies cost.
+"""Run pairs of both systems, put each load on one master after the other, and say what copies cost.
 
-A round goes through the lives of a master: its log is copied by a cold slave, then it leads with that slave, alone, and
-with it again; and anew as one that waits for its slave. Each step is taken by one system and then by the other, who is
-first changes; the one that does nothing is stopped (SIGSTOP). Nothing is pinned. Results go to build/bench.
+In a round a cold slave copies the log of a master, and how far it is behind is watched. Then three masters of a system,
+one alone, one with a slave and one that waits for its slave, take each load in turn, again and again; and those of the
+other system. Whoever does nothing is stopped (SIGSTOP). Nothing is pinned. What a mode costs is told from two masters
+that took the load one right after the other: a machine is rarely as fast as it was a minute ago. Results go to
+build/bench.
 """
 
 from __future__ import annotations
@@ -13,31 +15,31 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from broker_vs_rocketmq.__main__ import RESULTS
 from broker_vs_rocketmq.__main__ import setting as machine
 from broker_vs_rocketmq.loads import OURS, THEIRS
 from broker_vs_rocketmq.measure import Generator, GeneratorFailed, build_generator
-from broker_vs_rocketmq.servers import ServerFailed, apache_recipe, distant_ports, pyromq_recipe
+from broker_vs_rocketmq.servers import Recipe, ServerFailed, apache_recipe, pyromq_recipe
 from common import show, work_directory
 
 from interop import apache
 from replication_vs_rocketmq import report
 from replication_vs_rocketmq.measure import CatchUp, Lag, Sample, catch_up, lag, sample
-from replication_vs_rocketmq.pairs import Pair
-from replication_vs_rocketmq.wanted import ALONE, ASYNC, FILL, LOADS, SYNC
+from replication_vs_rocketmq.pairs import Pair, ports_apart
+from replication_vs_rocketmq.wanted import ALONE, ASYNC, FILL, LOADS, MODES
 
-STEPS = ("loads", "lag", "catch-up", "sync")
+STEPS = ("loads", "lag", "catch-up")
 
 
 def options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser("replication_vs_rocketmq", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=2, help="each starts both systems anew (2)")
-    parser.add_argument("--seconds", type=float, default=3, help="of one load; a fifth of it is not counted (3)")
+    parser.add_argument("--turns", type=int, default=5, help="how often each master takes each load in a round (5)")
+    parser.add_argument("--seconds", type=float, default=2, help="of one load; a fifth of it is not counted (2)")
     parser.add_argument("--fill", type=int, default=800_000, help="messages of 1 KiB that a cold slave finds (800000)")
     parser.add_argument("--rate", type=float, default=50_000, help="messages a second while the lag is taken (50000)")
     parser.add_argument("--steps", default=",".join(STEPS), help=f"which of {', '.join(STEPS)} (all)")
@@ -45,8 +47,8 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--kernel", choices=("compiled", "python"), default="compiled", help="which form of PyroMQ")
     chosen = parser.parse_args(arguments)
     chosen.steps = chosen.steps.split(",")
-    if chosen.rounds < 1 or chosen.seconds <= 0 or chosen.fill < 1 or chosen.rate <= 0:
-        parser.error("--rounds, --seconds, --fill and --rate must be positive")
+    if min(chosen.rounds, chosen.turns, chosen.fill) < 1 or min(chosen.seconds, chosen.rate) <= 0:
+        parser.error("--rounds, --turns, --seconds, --fill and --rate must be positive")
     if unknown := sorted(set(chosen.steps) - set(STEPS)):
         parser.error(f"no such step: {', '.join(unknown)}; there are {', '.join(STEPS)}")
     return chosen
@@ -54,6 +56,8 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
 
 #: Messages before what is measured.
 WARM_UP = 100_000
+#: A lag is watched for so many times as long as a load.
+LAG_SECONDS = 3
 #: Writing here needs root.
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 
@@ -64,69 +68,67 @@ class Measurement:
     def __init__(self, chosen: argparse.Namespace, generator: Generator) -> None:
         self._chosen = chosen
         self._generator = generator
-        self._turns = 0
         self.samples: list[Sample] = []
         self.lags: list[Lag] = []
         self.catch_ups: list[CatchUp] = []
 
     def round(self, number: int) -> None:
-        with work_directory() as directory, self._pairs(directory.resolve()) as pairs:
-            if {"loads", "lag", "catch-up"} & set(self._chosen.steps):
-                _say(f"round {number}: a master, with a slave, alone, and with it again")
-                self._lead(pairs, ALONE, self._chosen.fill)
-                self._start_cold(pairs, number)
-                self._lags(pairs, number)
-                self._loads(pairs, ASYNC, number)
-                self._each(pairs, Pair.end_slave)
-                self._loads(pairs, ALONE, number)
-                # With little in its log, as the first time: what is in memory of a long one has its price, too.
-                self._lead(pairs, ALONE, WARM_UP)
-                self._each(pairs, Pair.start_slave)
-                self._loads(pairs, ASYNC, number)
-            if "sync" in self._chosen.steps:
-                _say(f"round {number}: a master that waits for its slave")
-                self._lead(pairs, SYNC, WARM_UP)
-                self._loads(pairs, SYNC, number)
+        systems = [OURS, THEIRS] if number % 2 else [THEIRS, OURS]
+        for system in systems:
+            if self._chosen.systems in ("both", "ours" if system == OURS else "apache"):
+                with work_directory() as directory:
+                    self._measure(system, directory.resolve(), number)
+
+    def _measure(self, system: str, place: Path, number: int) -> None:
+        recipe = pyromq_recipe(self._chosen.kernel) if system == OURS else apache_recipe(place / "rocketmq-home")
+        steps = self._chosen.steps
+        if "lag" in steps or "catch-up" in steps:
+            _say(f"round {number}: {system}, a slave that begins with nothing")
+            with self._masters(system, recipe, place / "cold", (ALONE,), self._chosen.fill) as masters:
+                self._slave_comes(masters[ALONE], number)
+        if "loads" in steps:
+            _say(f"round {number}: {system}, masters alone, with a slave, and waiting for it, in turn")
+            with self._masters(system, recipe, place / "loads", MODES, WARM_UP) as masters:
+                self._loads(masters, number)
 
     @contextlib.contextmanager
-    def _pairs(self, place: Path) -> Iterator[list[Pair]]:
-        pairs: list[Pair] = []
+    def _masters(
+        self, system: str, recipe: Recipe, place: Path, modes: Sequence[str], messages: int
+    ) -> Iterator[dict[str, Pair]]:
+        """One for each mode, warmed up and stopped."""
+        masters: dict[str, Pair] = {}
         with contextlib.ExitStack() as stack:
-            for name, ports in zip((OURS, THEIRS), distant_ports(), strict=True):
-                if self._chosen.systems in ("both", "ours" if name == OURS else "apache"):
-                    ours = name == OURS
-                    recipe = pyromq_recipe(self._chosen.kernel) if ours else apache_recipe(place / "rocketmq-home")
-                    pairs.append(Pair(name, recipe, place / name, ports, "async"))
-                    stack.callback(pairs[-1].end)
-            yield pairs
+            for mode, ports in zip(modes, ports_apart(len(modes)), strict=True):
+                pair = masters[mode] = Pair(system, recipe, place / mode, ports, "async")
+                stack.callback(pair.end)
+                pair.lead(mode)
+                if mode == ASYNC:
+                    pair.start_slave()
+                self._generator.run_until(FILL, ports.broker, messages)
+                pair.pause()
+            yield masters
 
-    def _each(self, pairs: list[Pair], step: Callable[[Pair], object]) -> None:
-        """For one system after the other, the rest at rest."""
-        self._turns += 1
-        for pair in pairs if self._turns % 2 else reversed(pairs):
-            os.sync()  # what the other one wrote is not this one's to wait for
-            pair.resume()
-            step(pair)
-            pair.pause()
+    def _slave_comes(self, pair: Pair, number: int) -> None:
+        pair.resume()
+        self._catch_up(pair, number)
+        if "lag" in self._chosen.steps:
+            self._lag(pair, number)
 
-    def _lead(self, pairs: list[Pair], mode: str, messages: int) -> None:
-        def lead(pair: Pair) -> None:
-            pair.lead(mode)
-            self._generator.run_until(FILL, pair.ports.broker, messages)
-
-        self._each(pairs, lead)
-
-    def _loads(self, pairs: list[Pair], mode: str, number: int) -> None:
-        for load in LOADS if mode == SYNC or "loads" in self._chosen.steps else ():
-
-            def measure(pair: Pair, load: Any = load) -> None:
-                if pair.slave is not None:
-                    pair.until_level()
-                pair.until_at_rest()
-                forget_pages()
-                self._keep(sample(self._generator, pair, load, mode, self._chosen.seconds, number))
-
-            self._each(pairs, measure)
+    def _loads(self, masters: dict[str, Pair], number: int) -> None:
+        for turn in range(self._chosen.turns):
+            # Forth and back: what is compared took the load one right after the other.
+            modes = MODES if turn % 2 else MODES[::-1]
+            for load in LOADS:
+                for mode in modes:
+                    pair = masters[mode]
+                    pair.resume()
+                    if pair.slave is not None:
+                        pair.until_level()
+                    pair.until_at_rest()
+                    forget_pages()
+                    numbered = (number - 1) * self._chosen.turns + turn + 1
+                    self._keep(sample(self._generator, pair, load, mode, self._chosen.seconds, numbered))
+                    pair.pause()
 
     def _keep(self, taken: Sample) -> None:
         self.samples.append(taken)
@@ -135,28 +137,21 @@ class Measurement:
             f"  master {taken.master_us:6.2f} µs  slave {taken.slave_us:6.2f} µs  errors {taken.errors} {taken.refusal}"
         )
 
-    def _start_cold(self, pairs: list[Pair], number: int) -> None:
-        def start(pair: Pair) -> None:
-            taken = catch_up(pair, number)
-            self.catch_ups.append(taken)
-            _say(
-                f"  catch-up {pair.name:9} {taken.megabytes:,.0f} MB  {taken.rate:,.0f} MB/s  queues "
-                f"{taken.queues_seconds:.2f} s later  ms/MB: master {taken.master_ms:.2f}  slave {taken.slave_ms:.2f}"
-            )
+    def _catch_up(self, pair: Pair, number: int) -> None:
+        taken = catch_up(pair, number)
+        self.catch_ups.append(taken)
+        _say(
+            f"  catch-up {pair.name:9} {taken.megabytes:,.0f} MB  {taken.rate:,.0f} MB/s  queues "
+            f"{taken.queues_seconds:.2f} s later  ms/MB: master {taken.master_ms:.2f}  slave {taken.slave_ms:.2f}"
+        )
 
-        self._each(pairs, start)
-
-    def _lags(self, pairs: list[Pair], number: int) -> None:
-        def behind(pair: Pair) -> None:
-            taken = lag(self._generator, pair, self._chosen.rate, 2 * self._chosen.seconds, number)
-            self.lags.append(taken)
-            _say(
-                f"  lag {pair.name:9} at {taken.rate:,.0f} msg/s: p50 {taken.p50_ms:.1f}  p99 {taken.p99_ms:.1f}  "
-                f"most {taken.max_ms:.1f} ms  errors {taken.errors} {taken.refusal}"
-            )
-
-        if "lag" in self._chosen.steps:
-            self._each(pairs, behind)
+    def _lag(self, pair: Pair, number: int) -> None:
+        taken = lag(self._generator, pair, self._chosen.rate, LAG_SECONDS * self._chosen.seconds, number)
+        self.lags.append(taken)
+        _say(
+            f"  lag {pair.name:9} at {taken.rate:,.0f} msg/s: p50 {taken.p50_ms:.1f}  p99 {taken.p99_ms:.1f}  "
+            f"most {taken.max_ms:.1f} ms  errors {taken.errors} {taken.refusal}"
+        )
 
 
 def forget_pages() -> None:
@@ -170,7 +165,11 @@ def forget_pages() -> None:
 def publish(measured: Measurement, chosen: argparse.Namespace) -> Path:
     cores = os.cpu_count() or 1
     found = report.checks(measured.samples, measured.lags, measured.catch_ups, cores)
-    show(f"Masters, medians of {chosen.rounds} rounds", report.load_rows(measured.samples), report.LOAD_COLUMNS)
+    show(
+        f"Masters, medians of {chosen.rounds * chosen.turns} turns",
+        report.load_rows(measured.samples),
+        report.LOAD_COLUMNS,
+    )
     show("What copies cost", report.cost_rows(measured.samples), report.COST_COLUMNS)
     show("Slaves", report.other_rows(measured.lags, measured.catch_ups), report.OTHER_COLUMNS)
     show(f"Wanted ({cores} cores)", report.verdict_rows(found), report.CHECK_COLUMNS)

@@ -28,6 +28,7 @@ class Sample:
     load: str
     system: str
     mode: str
+    #: Counted through all rounds: samples with the same number were taken one after the other.
     round: int
     rate: float
     p99_ms: float

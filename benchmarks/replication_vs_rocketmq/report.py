@@ -68,19 +68,27 @@ def _summary(samples: Sequence[Sample]) -> Summary:
     )
 
 
-def cost(found: Summaries, load: str, system: str, mode: str, beside: str) -> Cost | None:
-    """None when one of them was not measured."""
-    one, other = found.get((load, system, mode)), found.get((load, system, beside))
-    if one is None or other is None or not (other.rate and other.master_us):
+def cost(samples: Sequence[Sample], load: str, system: str, mode: str, beside: str) -> Cost | None:
+    """The median of what each turn gave; None when none of them has both."""
+    turns = [
+        {one.round: one for one in samples if (one.load, one.system, one.mode) == (load, system, which)}
+        for which in (mode, beside)
+    ]
+    pairs = [(one, turns[1][number]) for number, one in turns[0].items() if number in turns[1]]
+    pairs = [(one, other) for one, other in pairs if other.rate and other.master_us]
+    if not pairs:
         return None
-    return Cost(1 - one.rate / other.rate, one.master_us / other.master_us - 1)
+    return Cost(
+        1 - median(one.rate / other.rate for one, other in pairs),
+        median(one.master_us / other.master_us for one, other in pairs) - 1,
+    )
 
 
 # --- Verdicts ------------------------------------------------------------------------------------------------------
 
 
 def checks(samples: Sequence[Sample], lags: Sequence[Lag], catch_ups: Sequence[CatchUp], cores: int) -> list[Check]:
-    found = _cost_checks(summaries(samples), cores)
+    found = _cost_checks(samples, cores)
     if ours := [one for one in lags if one.system == OURS]:
         p99 = median(one.p99_ms for one in ours)
         best = min(one.p99_ms for one in ours)
@@ -91,13 +99,13 @@ def checks(samples: Sequence[Sample], lags: Sequence[Lag], catch_ups: Sequence[C
     return found
 
 
-def _cost_checks(found: Summaries, cores: int) -> list[Check]:
+def _cost_checks(samples: Sequence[Sample], cores: int) -> list[Check]:
     """Throughput is what is asked for where every process has a core; elsewhere it is the master's processor time."""
     by_rate = cores >= CORES_TO_SPARE
     verdicts = []
     for load in LOADS:
         for mode, beside, most in ((ASYNC, ALONE, ASYNC_COST_MAX), (SYNC, ASYNC, SYNC_COST_MAX)):
-            if (taken := cost(found, load.name, OURS, mode, beside)) is not None:
+            if (taken := cost(samples, load.name, OURS, mode, beside)) is not None:
                 what = f"{load.name}: {mode} beside {beside}"
                 by = (("throughput lost", taken.rate, by_rate), ("master's processor time", taken.master, not by_rate))
                 verdicts += [Check(f"{what}, {name}", 100 * value, " %", False, 100 * most if asked else None)
@@ -128,12 +136,11 @@ def _keys(found: Summaries) -> list[tuple[str, str, str]]:
 
 
 def cost_rows(samples: Sequence[Sample]) -> list[Row]:
-    found = summaries(samples)
     rows = []
     for load in LOADS:
         for mode, beside in ((ASYNC, ALONE), (SYNC, ASYNC)):
             for system in (OURS, THEIRS):
-                if (taken := cost(found, load.name, system, mode, beside)) is not None:
+                if (taken := cost(samples, load.name, system, mode, beside)) is not None:
                     shown = (f"{100 * value:+.1f} %" for value in (taken.rate, taken.master))
                     rows.append((load.name, system, f"{mode} beside {beside}", *shown))
     return rows

@@ -25,6 +25,7 @@ from pyromq.net.compiled import KERNEL
 from pyromq.replication.followers import Followers
 from pyromq.store import flusher
 from pyromq.store.commit_log import CommitLog
+from pyromq.store.open_run import LINGER_SECONDS
 from pyromq.wire.codes import ResponseCode
 from store.support import read_all, walk
 
@@ -151,6 +152,20 @@ def test_store_times_go_on_while_it_is_waited_for(tmp_path: Path) -> None:
     run(told())
 
 
+def test_store_times_that_are_ahead_of_the_clock_wait_for_it(tmp_path: Path) -> None:
+    """It was set back."""
+
+    async def told() -> None:
+        async with serving(tmp_path) as scene:
+            log = scene.broker.store.log
+            ahead_ms = log.last_timestamp_ms = scene.broker.store.clock.now_ms() + 60_000
+            await scene.client(sends(500))
+            assert scene.intake.stays > 100
+            assert {one.store_timestamp_ms for one in walk(log.files.segments[0].buffer)} == {ahead_ms}
+
+    run(told())
+
+
 def test_a_broker_with_slaves_leaves_syncs_to_their_thread(tmp_path: Path) -> None:
     """If the disk hangs, its loop goes on, and nobody takes it for dead."""
 
@@ -160,6 +175,21 @@ def test_a_broker_with_slaves_leaves_syncs_to_their_thread(tmp_path: Path) -> No
             scene.parts.promise.slaves_changed(followers)
             assert await scene.client(sends(50)) == [(0, number) for number in range(50)]
             assert scene.intake.stays == 0
+
+    run(told())
+
+
+def test_the_log_stays_open_for_longer_when_messages_come_one_by_one_unless_slaves_want_them(tmp_path: Path) -> None:
+    async def told() -> None:
+        async with serving(tmp_path) as scene:
+            await scene.client(sends(300))
+            scene.broker.store.close_run()
+            await scene.client(sends(300))
+            assert scene.broker.store._open_run.linger_s > 2 * LINGER_SECONDS
+            scene.broker.store.close_run()
+            scene.parts.promise.slaves_changed(Followers().joined("slave", 0, 0, machine="elsewhere"))
+            await scene.client(sends(300))
+            assert scene.broker.store._open_run.linger_s == LINGER_SECONDS
 
     run(told())
 
@@ -280,6 +310,30 @@ def test_everything_else_goes_on_beside_it(tmp_path: Path) -> None:
             await sending
             assert pulled.code == 0
             assert sorted(delays)[25] < 0.05
+
+    run(told())
+
+
+def test_timers_are_in_time_beside_it(tmp_path: Path) -> None:
+    """Whoever is waited for is not waited for any longer than until the next one."""
+
+    async def told() -> None:
+        async with serving(tmp_path) as scene:
+            loop, ended, late = asyncio.get_running_loop(), False, []
+
+            def busy(client: Client) -> None:
+                while not ended:
+                    assert client.ask(send(1, b"x")).code == 0
+
+            sending = asyncio.ensure_future(scene.client(busy))
+            await until(lambda: scene.intake.stays > 200)
+            for _ in range(60):
+                began = loop.time()
+                await asyncio.sleep(0.004)
+                late.append(loop.time() - began - 0.004)
+            ended = True
+            await sending
+            assert sorted(late)[30] < 0.01
 
     run(told())
 

@@ -50,9 +50,9 @@ class Scene:
     def now_ms(self) -> int:
         return int(self.clock.monotonic() * 1000)
 
-    def joins(self, name: str) -> None:
+    def joins(self, name: str, machine: str = "") -> None:
         end = self.store.marks.appended.value
-        self._know(self.followers.joined(name, 0, self.now_ms()).sent(name, end))
+        self._know(self.followers.joined(name, 0, self.now_ms(), machine=machine).sent(name, end))
 
     def reports(self, name: str, position: int) -> None:
         end = self.store.marks.appended.value
@@ -429,15 +429,26 @@ def test_reports_of_one_slave_do_not_keep_another_in_sync() -> None:
     receipt = scene.append()
     scene.reports("s", receipt.end)
     scene.reports("t", receipt.end)
-    for _ in range(601):  # "t" says nothing any more
+    for _ in range(600):  # "t" says nothing any more
         receipt = scene.append()
         scene.clock.advance(0.01)
         scene.reports("s", receipt.end)
-    assert scene.promise.mark.value < receipt.end
+    assert scene.promise.mark.value < receipt.end, "it is waited for"
     for _ in range(6):
         scene.clock.advance(0.01)
         scene.reports("s", receipt.end)
     assert scene.promise.mark.value == receipt.end, "those that are in sync have it"
+
+
+def test_a_slave_that_came_again_counts_with_its_new_connection_at_once() -> None:
+    scene = Scene(all_in_sync=True)
+    scene.joins("old", machine="m")
+    receipt = scene.append()
+    scene.reports("old", receipt.end)
+    scene.joins("new", machine="m")
+    receipt = scene.append()
+    scene.reports("new", receipt.end)
+    assert scene.promise.mark.value == receipt.end
 
 
 def test_a_broker_whose_disk_failed_tells_those_who_wait_for_slaves() -> None:

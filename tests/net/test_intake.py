@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 import struct
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -70,6 +71,46 @@ def test_requests_are_answered_and_it_is_noted_when_the_last_came(loop: str) -> 
             assert only(server).last_tick == 7
 
     run(story(), loop)
+
+
+class Answering:
+    """A connection whose peer asks again as soon as it has its answer."""
+
+    def __init__(self, intake: Any, asks: float) -> None:
+        self.ours, self.theirs = socket.socketpair()
+        self.heard, self._asks = 0, asks
+        assert KERNEL is not None
+        self.inlet = KERNEL.Inlet(self, self.ours.fileno(), b"")
+        intake.add(self.inlet)
+        self.theirs.send(b"?")
+
+    def received(self, _: memoryview) -> bool:
+        self.heard += 1
+        if self.heard < self._asks:
+            self.theirs.send(b"?")
+        return True
+
+    def close(self) -> None:
+        self.ours.close()
+        self.theirs.close()
+
+
+@pytest.mark.parametrize("asks", [5, float("inf")])
+def test_a_turn_reads_those_as_well_who_ask_meanwhile_but_does_not_go_on_forever(asks: float) -> None:
+    assert KERNEL is not None
+    intake = KERNEL.Intake(memoryview(bytearray(1000)))
+    peers = [Answering(intake, asks) for _ in range(4)]
+    began = time.monotonic()
+    intake.turn(None, 1)
+    assert time.monotonic() - began < 1
+    heard = [peer.heard for peer in peers]
+    if asks == 5:
+        assert all(2 <= count <= 5 for count in heard)
+    else:
+        assert 4 < sum(heard) <= 256 + 4, "all of them several times, and then others have their turn"
+    intake.close()
+    for peer in peers:
+        peer.close()
 
 
 def test_half_a_request_is_not_plain_until_its_rest_has_come() -> None:

@@ -7,16 +7,18 @@ import socket
 import struct
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from late import in_time
 from pyromq.clock import SystemClock
+from pyromq.replication import primary as primary_module
 from pyromq.replication import replica as replica_module
 from pyromq.replication import send_log
-from pyromq.replication.frames import PushReader
+from pyromq.replication.frames import PushReader, push_head
 from pyromq.replication.store_log import StoreLog
-from pyromq.replication.stream import StreamTimes
+from pyromq.replication.stream import Span, StreamTimes
 from pyromq.store.aside import put_log_aside
 from pyromq.store.message_store import MessageStore
 from replication.pairs import SEGMENT, config, following, leading, log_of, send, two_stores
@@ -66,7 +68,11 @@ def test_any_pace_gives_the_same_copy(
     asyncio.run(story())
 
 
-def test_what_is_new_leaves_in_the_turn_in_which_it_was_written(tmp_path: Path) -> None:
+def test_what_is_new_leaves_in_the_turn_in_which_it_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(primary_module, "APART_SECONDS", 0.0)
+
     async def story() -> None:
         async with two_stores(tmp_path) as (one, other, pair), following(other, pair.address):
             send(one, 10)
@@ -83,26 +89,59 @@ def test_what_is_new_leaves_in_the_turn_in_which_it_was_written(tmp_path: Path) 
     asyncio.run(story())
 
 
-def test_what_a_socket_does_not_take_at_once_follows_in_order(tmp_path: Path) -> None:
-    """Many turns write while the other side does not read."""
+@pytest.mark.parametrize("takes", [0, 1, 11, 12, 13, 700])
+def test_what_a_socket_does_not_take_at_once_follows_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, takes: int
+) -> None:
+    """Each frame that leaves at once is cut, in its head or behind it."""
+    monkeypatch.setattr(primary_module, "APART_SECONDS", 0.0)
+    cut = 0
+
+    def send_some(self: Any, span: Span) -> int:
+        nonlocal cut
+        cut += 1
+        with self._log.log_bytes(span.position, span.length) as data:
+            frame = push_head(*span) + bytes(data)
+        return int(self._connection.send(frame[:takes])) if takes else 0
+
+    monkeypatch.setattr(send_log.LogSender, "send_now", send_some)
 
     async def story() -> None:
         large = {"segment_bytes": 64 << 20}
         async with MessageStore(config(tmp_path / "a", **large)).running() as one, leading(one) as pair:
-            reader, writer = await asyncio.open_connection("127.0.0.1", pair.primary.port, limit=1000)
+            reader, writer = await asyncio.open_connection("127.0.0.1", pair.primary.port)
             writer.write(bytes(8))
             await pair.followers.until(lambda followers: len(followers) == 1)
-            for start in range(0, 2000, 10):
+            pushes, copied = PushReader(), bytearray()
+            for start in range(0, 200, 10):
                 send(one, 10, start, size=1200 + start)
                 one.catch_up()
-                await asyncio.sleep(0)
-            pushes, copied = PushReader(), bytearray()
-            async with asyncio.timeout(20):
-                while len(copied) < one.log.end:
-                    for push in pushes.feed(await reader.read(1 << 20)):
-                        assert push.position == len(copied)
-                        copied += push.data
+                async with asyncio.timeout(20):
+                    while len(copied) < one.log.end:
+                        for push in pushes.feed(await reader.read(1 << 20)):
+                            assert push.position == len(copied)
+                            copied += push.data
             assert bytes(copied) == log_of(one)
+            assert cut >= 10
+            writer.close()
+
+    asyncio.run(story())
+
+
+def test_messages_that_are_written_one_right_behind_the_other_leave_together(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with MessageStore(config(tmp_path / "a", segment_bytes=1 << 20)).running() as one, leading(one) as pair:
+            reader, writer = await asyncio.open_connection("127.0.0.1", pair.primary.port)
+            writer.write(bytes(8))
+            await pair.followers.until(lambda followers: len(followers) == 1)
+            for number in range(200):
+                send(one, 1, number)
+            pushes, frames, copied = PushReader(), 0, 0
+            async with asyncio.timeout(20):
+                while copied < one.log.end:
+                    for push in pushes.feed(await reader.read(1 << 20)):
+                        frames, copied = frames + 1, push.end
+            assert frames <= 20, "the first may take so long, by making queues, that each leaves by itself"
             writer.close()
 
     asyncio.run(story())

@@ -52,6 +52,26 @@ def test_nonsense_ends_the_connection_and_nobody_is_promised_anything(
     assert not any("never retrieved" in record.message for record in caplog.records)
 
 
+def test_whoever_writes_is_not_told_of_nonsense_that_comes_meanwhile(tmp_path: Path) -> None:
+    """A word that begins well and goes on badly is half believed for some turns of the loop."""
+
+    async def story() -> None:
+        async with MessageStore(config(tmp_path / "a")).running() as one, leading(one) as pair:
+            for start in range(0, 400, 40):
+                reader, writer = await asyncio.open_connection("127.0.0.1", pair.primary.port)
+                await asyncio.sleep(0)
+                writer.write(encode_report(0) + encode_report(1 << 40))
+                for number in range(start, start + 40):
+                    send(one, 1, number)
+                    one.catch_up()
+                    await asyncio.sleep(0)
+                assert await is_closed(reader)
+                writer.close()
+            assert not pair.primary.followers.by_name
+
+    asyncio.run(story())
+
+
 def test_who_says_nothing_is_sent_away(tmp_path: Path) -> None:
     async def story() -> None:
         times = StreamTimes(hello=200)

@@ -168,7 +168,7 @@ class FastSends:
         return self._store.open_run(self._run, most_linger_s=self._most_linger(), settles=self._may_settle())
 
     def _most_linger(self) -> float:
-        """Slaves are told at the end of a turn, and a lone client's turn may be as long as the log stays open."""
+        """Slaves are told when it is closed, or at the end of a turn: that of a lone client may be as long."""
         if not self._lingers:
             return 0.0
         return LINGER_SECONDS if self._promise.has_slaves else MOST_LINGER_SECONDS

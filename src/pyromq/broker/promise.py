@@ -23,7 +23,8 @@ from pyromq.replication.followers import Followers, Promise, SyncRule
 from pyromq.store.watermarks import Watermark, Watermarks
 from pyromq.wire.codes import ResponseCode
 
-#: How often it is looked whether slaves are still in sync; and how long it is believed that all are, while they report.
+#: How often it is looked whether slaves are still in sync; and how long it is believed that all are, while they report:
+#: the more of them are in sync, the more is asked for before anything is acknowledged.
 LOOK_SECONDS = 0.5
 BELIEVED_SECONDS = 0.05
 
@@ -137,7 +138,7 @@ class BrokerPromise:
         if self._shows_when_alone:
             self._show(has_copies=1 + self._followers.caught_up(in_sync) >= self.terms.copies)
         have_all = not self._shows_when_alone or self._lacks_copies_since is None
-        is_all_well = have_all and len(in_sync) == self._followers.copies
+        is_all_well = have_all and len(in_sync) == len(self._followers)
         self._believed_until = self._clock.monotonic() + BELIEVED_SECONDS if is_all_well else 0.0
         self._move_to(self._replicated(in_sync, self.terms))
 

@@ -73,13 +73,17 @@ cdef extern from *:
     int poll(pollfd* asked, unsigned long count, int ms)
 
 cdef enum:
-    # Connections that are read in one turn; the others are there in the next.
+    # Connections that are read in one turn, and for how long those who have asked meanwhile are read as well; the others
+    # are there in the next.
     EVENTS = 256
+    TURN_NS = 500_000
     # A peer that asks again within this time is quick, and one that is also alone is waited for: so long for its next
-    # request (less costs more: the system has to set a clock), and so long in all.
+    # request (less costs more: the system has to set a clock), and so long in all, or until the loop's next timer; where
+    # nobody knows when that is, not as long.
     QUICK_NS = 400_000
     WAIT_NS = 2_000_000
     STAY_NS = 20_000_000
+    BLIND_STAY_NS = 4_000_000
     # It is not waited for while a callback of the loop is ready, or, looked for now and then, a socket of it readable.
     LOOK_NS = 1_000_000
     MOST_PATIENCE = 4096
@@ -217,10 +221,12 @@ cdef class Intake:
         cdef epoll_event events[EVENTS]
         cdef int count = epoll_wait(self.descriptor, events, EVENTS, 0)
         cdef int total = count
-        cdef bint stays = self.was_quick(nanoseconds())
+        cdef long long began = nanoseconds()
+        cdef long long until = began + TURN_NS
+        cdef bint stays = self.was_quick(began)
         if not self.read_all(events, count, shortcut, tick):
             # Others have asked meanwhile. What is done for all of them once costs each of them less.
-            while 1 < count and total < EVENTS:
+            while 1 < count and total < EVENTS and nanoseconds() < until:
                 count = epoll_wait(self.descriptor, events, EVENTS, 0)
                 self.read_all(events, count, shortcut, tick)
                 total += count
@@ -242,10 +248,17 @@ cdef class Intake:
             return self.timeout(self.argument) == 0
         return self.ready is None or len(self.ready) > 0
 
+    cdef long long longest_stay(self) noexcept:
+        cdef int ms
+        if self.timeout == NULL:
+            return BLIND_STAY_NS
+        ms = self.timeout(self.argument)
+        return STAY_NS if ms < 0 else min(<long long>STAY_NS, <long long>ms * 1_000_000)
+
     cdef int stay(self, Shortcut shortcut, long long tick) except -1:
         cdef epoll_event events[EVENTS]
         cdef long long now = nanoseconds()
-        cdef long long until = now + STAY_NS, next_look = now + LOOK_NS
+        cdef long long until = now + self.longest_stay(), next_look = now + LOOK_NS
         cdef int count
         while now < until and not self.is_wanted():
             if now > next_look:

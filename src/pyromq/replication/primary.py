@@ -33,6 +33,8 @@ log = logging.getLogger("pyromq.replication")
 
 #: Of one frame, and so of one turn for one replica.
 BATCH_BYTES = 1 << 20
+#: What is written at least so long after the last leaves at once.
+APART_SECONDS = 0.0001
 #: How often silence is noticed.
 TICK_SECONDS = 0.5
 RECEIVE_BYTES = 4096
@@ -185,6 +187,9 @@ class Primary:
             self.followers = followers
             self._changed(followers)
 
+    def now(self) -> float:
+        return self._clock.monotonic()
+
     def now_ms(self) -> int:
         return int(self._clock.monotonic() * 1000)
 
@@ -199,9 +204,11 @@ class _Line:
         self.grew = asyncio.Event()
         #: While there is nothing to send: what is new may leave at once, without waking the task.
         self._resting: LogSender | None = None
+        #: When some did so last, in seconds.
+        self._left_at = 0.0
         #: A span of which some bytes have left so, and how many; or what was wrong.
         self._begun: tuple[Span, int] | None = None
-        self._failure: OSError | None = None
+        self._failure: Exception | None = None
         self.close: Callable[[], object] = connection.close
 
     async def run(self) -> None:
@@ -231,6 +238,7 @@ class _Line:
         try:
             data = self.connection.recv(RECEIVE_BYTES)
             if not data:
+                self._resting = None
                 gone.set_result(None)
                 return
             followers = stream.received(data, primary.followers, primary.now_ms())
@@ -240,6 +248,7 @@ class _Line:
         except BlockingIOError:
             return
         except Exception as error:  # noqa: BLE001  `run` raises it
+            self._resting = None  # what it said last may be half believed
             gone.set_exception(error)
         else:
             if waits:
@@ -284,26 +293,27 @@ class _Line:
             await sender.send_rest(span, sent)
 
     def log_grew(self) -> None:
-        """Where sends wait for slaves, what is new leaves in the turn of the loop in which it was written."""
-        if self._resting is None or not self._leave_now(self._resting):
+        """Where sends wait for slaves, what is new leaves in the turn of the loop in which it was written. What follows
+        right behind it leaves together: there may be much, each a message by itself."""
+        now = self._primary.now()
+        if self._resting is None or now < self._left_at + APART_SECONDS or not self._leaves_now(self._resting):
             self._resting = None
             self.grew.set()
+        else:
+            self._left_at = now
 
-    def _leave_now(self, sender: LogSender) -> bool:
-        """False: the task has to go on, or to find out what is wrong."""
+    def _leaves_now(self, sender: LogSender) -> bool:
+        """False: the task has to go on, or to raise what was wrong. Whoever writes is not told of it."""
         primary, stream = self._primary, self.stream
         try:
             span = stream.next_span(primary.now_ms())
-        except PyroMQError:
-            return False
-        if span is None:
-            return True
-        if not sender.can_send_now(span):
-            return False
-        primary.followers = stream.sent(span, primary.followers, primary.now_ms())
-        try:
+            if span is None:
+                return True
+            if not span.length or not sender.can_send_now(span):
+                return False
+            primary.followers = stream.sent(span, primary.followers, primary.now_ms())
             sent = sender.send_now(span)
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001  the task raises it
             self._failure = error
             return False
         if sent < PUSH.size + span.length:

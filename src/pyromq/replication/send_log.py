@@ -46,7 +46,7 @@ class LogSender:
                 return
         elif span.length:
             await self._warm(span)
-        await self.send_rest(span, self.send_now(span))
+        await self.send_rest(span, self.send_now(span) if span.length else 0)
 
     async def _warm(self, span: Span) -> None:
         end = span.position + span.length

@@ -23,6 +23,7 @@ cdef class LogRun:
     cdef readonly long long count
     cdef readonly bint is_open
     cdef readonly long long now_ms
+    cdef long long least_ms
     cdef long long renewed_ms
     cdef double renewed_at
     cdef long long zeros_to

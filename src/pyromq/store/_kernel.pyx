@@ -41,6 +41,7 @@ cdef enum:
     # A file that was only reserved has to be told of each block that is written for the first time, and a sync brings
     # that to the disk as well. So zeros go so far ahead of small pieces, once for many of them.
     ZEROS_AHEAD = 1 << 17
+    SMALL_PIECE = 1 << 14
 
 cdef unsigned char ZEROS[ZEROS_AHEAD]
 
@@ -103,7 +104,7 @@ cdef class LogRun:
         self.max_body = max_body
         self.cursors = cursors
         self.count = 0
-        self.renew(now_ms)
+        self.renew(now_ms, now_ms)
         self.is_awaited = False
         self.is_open = True
         self.descriptor = -1
@@ -112,10 +113,12 @@ cdef class LogRun:
         self.sync_seconds = 0
         self.failure = 0
 
-    def renew(self, long long now_ms):
-        """Time has gone on."""
-        self.now_ms = self.renewed_ms = now_ms
+    def renew(self, long long now_ms, long long least_ms):
+        """Time has gone on; where the clock was set back, what is stored has no earlier time than what was before."""
+        self.least_ms = least_ms
+        self.renewed_ms = now_ms
         self.renewed_at = monotonic()
+        self.now_ms = max(now_ms, least_ms)
 
     def settle_in(self, int descriptor, long long file_start, long long file_end, bint syncs):
         """The file that this stretch of the log is in, for whoever has a hurry to answer; `syncs`: and the disk has to
@@ -145,14 +148,14 @@ cdef class LogRun:
             with nogil:
                 failed = sync_file(self.descriptor)
             ended = monotonic()
-            self.sync_seconds = max(self.sync_seconds, ended - began)
+            self.sync_seconds += ended - began
             if failed:  # and never again: a second attempt could report a success that is none
                 self.failure = failed
                 self.descriptor = -1
                 return False
             self.sync_count += 1
             self.synced_to = self.base + self.offset
-        self.now_ms = self.renewed_ms + <long long>((ended - self.renewed_at) * 1000)
+        self.now_ms = max(self.least_ms, self.renewed_ms + <long long>((ended - self.renewed_at) * 1000))
         self.go_on(self.file_end - self.base - self.offset)
         return True
 
@@ -164,7 +167,7 @@ cdef class LogRun:
         cdef ssize_t written
         pieces[0].iov_base = &self.view[0]
         pieces[0].iov_len = self.offset
-        if self.syncs and not end <= self.zeros_to <= end + ZEROS_AHEAD:
+        if self.syncs and self.offset <= SMALL_PIECE and not end <= self.zeros_to <= end + ZEROS_AHEAD:
             self.zeros_to = min(end + ZEROS_AHEAD, self.file_end)
             pieces[1].iov_base = ZEROS
             pieces[1].iov_len = self.zeros_to - end

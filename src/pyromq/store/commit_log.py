@@ -159,17 +159,18 @@ class CommitLog:
         segment = self._current
         if segment is None:
             return False
-        now_ms = self.last_timestamp_ms = max(now_ms, self.last_timestamp_ms)
+        self.last_timestamp_ms = max(now_ms, self.last_timestamp_ms)
         offset = self.end - segment.base
         view = self._gathered[: segment.size - offset] if self._pool is None else self._buffer[offset:]
         run.open(view, self.end, 0, now_ms, self._with_crc, self._max_body, cursors)
+        run.renew(now_ms, self.last_timestamp_ms)
         self._run = run
         return True
 
     def renew_run(self, run: LogRun | ReadableLogRun, now_ms: int) -> None:
         """Time goes on while it is open."""
         self.last_timestamp_ms = max(now_ms, run.now_ms, self.last_timestamp_ms)
-        run.renew(self.last_timestamp_ms)
+        run.renew(now_ms, self.last_timestamp_ms)
 
     def let_settle(self, run: LogRun | ReadableLogRun, *, syncs: bool) -> None:
         """Let the loop bring what it wrote into the page cache by itself, and to the disk if `syncs`, where it can."""

@@ -95,9 +95,9 @@ class Flusher:
         )
 
     def synced_here(self, position: int, count: int, seconds: float) -> None:
-        """The loop did, so many times, each in this time at most."""
-        self._last_seconds = seconds
-        self._seconds.record(seconds, count)
+        """The loop did, so many times, in this time altogether."""
+        self._last_seconds = seconds / max(count, 1)
+        self._seconds.record(self._last_seconds, count)
         self._reached(_Pending(position, self._log.last_timestamp_ms, []))
         self._last_bytes //= max(count, 1)
 

@@ -96,9 +96,9 @@ class ReadableLogRun:
         self.is_awaited = False
         self.is_open = True
 
-    def renew(self, now_ms: int) -> None:
-        """Time has gone on."""
-        self.now_ms = now_ms
+    def renew(self, now_ms: int, least_ms: int) -> None:
+        """Time has gone on; where the clock was set back, what is stored has no earlier time than what was before."""
+        self.now_ms = max(now_ms, least_ms)
 
     def go_on(self, room: int) -> None:
         """What was written is taken over; what comes next goes to the buffer's beginning. The log has so much room."""

@@ -192,6 +192,7 @@ def test_the_tables_use_names_that_rocketmq_has() -> None:
         ("listenPort=70000", r"broker.conf, line 1 \(listenPort\): listen_port = 70000 cannot work: a port is"),
         ("\nfileReservedTime=0", r"line 2 \(fileReservedTime\): retention.max_age_hours = 0 cannot work"),
         ("autoCreateTopicEnable=maybe", "it is true or false"),
+        ("autoCreateTopicEnable=yes", "it is true or false here; RocketMQ takes every other word for false"),
         ("flushDiskType=LATER", "flushDiskType = 'LATER' cannot work: it is ASYNC_FLUSH or SYNC_FLUSH"),
         ("brokerRole=LEADER", "it is ASYNC_MASTER or SYNC_MASTER or SLAVE"),
         ("brokerRole=SLAVE\nbrokerId=0", r"line 2 \(brokerId\).*its slaves have numbers of their own from 1 on"),

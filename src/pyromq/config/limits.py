@@ -28,7 +28,8 @@ class LimitsConfig:
     max_in_flight_bytes_per_connection: int = 64 * MIB
     #: Answers waiting for a peer that reads slowly, on one connection, before nothing more is read from it.
     max_unsent_bytes_per_connection: int = 16 * MIB
-    #: The same over all connections: what slow readers may cost in memory, together.
+    #: The same over all connections: what slow readers may cost in memory, together. Requests of theirs that are not
+    #: looked at yet count for `max_partial_bytes`.
     max_unsent_bytes: int = 256 * MIB
     #: How long a peer may take none of its waiting answers before it is cut off.
     stalled_close_ms: int = 60_000

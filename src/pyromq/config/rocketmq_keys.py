@@ -63,6 +63,13 @@ def _percent(least: int, most: int) -> Form:
     return Form(take, lambda share: str(round(share * 100)))
 
 
+def _bool(text: str) -> bool:
+    """RocketMQ takes every word but one for false: a file that says "yes" must not come to mean something else."""
+    if text.strip().lower() not in ("true", "false"):
+        raise BadValue("it is true or false here; RocketMQ takes every other word for false")
+    return to_bool(text)
+
+
 def _clamped(least: int, most: int) -> Form:
     return Form(lambda text: min(max(to_int(text), least), most), str)
 
@@ -83,7 +90,7 @@ def _hours(value: float) -> str:
     return str(int(value)) if value == int(value) else str(value)
 
 
-BOOL = Form(to_bool, lambda value: "true" if value else "false")
+BOOL = Form(_bool, lambda value: "true" if value else "false")
 INT = Form(to_int, str)
 SECONDS = Form(lambda text: to_int(text) * 1000, lambda value: str(value // 1000))
 HOURS = Form(to_int, _hours)

@@ -31,6 +31,8 @@ END_TIMEOUT_S = 20
 PROBE_INTERVAL_S = 0.01
 #: After a pause both sides find late timers; they are not part of a load.
 RESUME_S = 1.0
+#: A master's ports and its slave's fit between two sets.
+PORTS_APART = 24
 SAID_CHARS = 3000
 
 FLUSH_DISK_TYPE = {"async": "ASYNC_FLUSH", "sync": "SYNC_FLUSH"}
@@ -202,7 +204,7 @@ def both(directory: Path, recipes: Mapping[str, Recipe], flush: str, core: int |
     """Both systems, started one after the other, each alone, and paused; ended whatever happens."""
     with contextlib.ExitStack() as stack:
         systems = {}
-        for name, ports in zip((OURS, THEIRS), distant_ports(), strict=True):
+        for name, ports in zip((OURS, THEIRS), distant_ports(2), strict=True):
             systems[name] = System(name, recipes[name], directory / name, ports, flush, core)
             stack.callback(systems[name].end)
             os.sync()  # a start is not measured while the disk is busy with what was before
@@ -211,9 +213,11 @@ def both(directory: Path, recipes: Mapping[str, Recipe], flush: str, core: int |
         yield systems
 
 
-def distant_ports() -> tuple[apache.Ports, apache.Ports]:
-    """Two sets that do not overlap: a port is not seen as taken from outside the servers' network."""
-    first = second = apache.free_ports()
-    while abs(first.broker - second.broker) < 20:
-        second = apache.free_ports()
-    return first, second
+def distant_ports(count: int) -> list[apache.Ports]:
+    """Sets that do not overlap, those of slaves included: from outside the servers' network none is seen as taken."""
+    found: list[apache.Ports] = []
+    while len(found) < count:
+        ports = apache.free_ports()
+        if all(abs(ports.broker - other.broker) >= PORTS_APART for other in found):
+            found.append(ports)
+    return found

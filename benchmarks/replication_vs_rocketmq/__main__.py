@@ -23,13 +23,13 @@ from broker_vs_rocketmq.__main__ import RESULTS
 from broker_vs_rocketmq.__main__ import setting as machine
 from broker_vs_rocketmq.loads import OURS, THEIRS
 from broker_vs_rocketmq.measure import Generator, GeneratorFailed, build_generator
-from broker_vs_rocketmq.servers import Recipe, ServerFailed, apache_recipe, pyromq_recipe
+from broker_vs_rocketmq.servers import Recipe, ServerFailed, apache_recipe, distant_ports, pyromq_recipe
 from common import show, work_directory
 
 from interop import apache
 from replication_vs_rocketmq import report
 from replication_vs_rocketmq.measure import CatchUp, Lag, Sample, catch_up, lag, sample
-from replication_vs_rocketmq.pairs import Pair, ports_apart
+from replication_vs_rocketmq.pairs import Pair
 from replication_vs_rocketmq.wanted import ALONE, ASYNC, FILL, LOADS, MODES
 
 STEPS = ("loads", "lag", "catch-up")
@@ -98,7 +98,7 @@ class Measurement:
         """One for each mode, warmed up and stopped."""
         masters: dict[str, Pair] = {}
         with contextlib.ExitStack() as stack:
-            for mode, ports in zip(modes, ports_apart(len(modes)), strict=True):
+            for mode, ports in zip(modes, distant_ports(len(modes)), strict=True):
                 pair = masters[mode] = Pair(system, recipe, place / mode, ports, "async")
                 stack.callback(pair.end)
                 pair.lead(mode)

@@ -133,16 +133,6 @@ class Pair(System):
             time.sleep(every_s)
 
 
-def ports_apart(count: int) -> list[apache.Ports]:
-    """Sets with room for a slave's ports between them: from outside the servers' network none is seen as taken."""
-    found: list[apache.Ports] = []
-    while len(found) < count:
-        ports = apache.free_ports()
-        if all(abs(ports.broker - other.broker) >= 3 * SLAVE_PORTS_ABOVE for other in found):
-            found.append(ports)
-    return found
-
-
 def _holds(holds: Callable[[], bool]) -> bool:
     try:
         return holds()

@@ -121,11 +121,13 @@ def test_syncs_of_the_loop_are_counted_and_the_marks_say_what_is_on_the_disk(tmp
     run(told())
 
 
-def test_syncs_of_single_messages_find_blocks_that_were_written_before(tmp_path: Path) -> None:
-    """So that the file's own records need not go to the disk with each; what lies ahead of the log is zeros."""
+@pytest.mark.parametrize("sync", [False, True])
+def test_single_messages_find_blocks_that_were_written_before(sync: bool, tmp_path: Path) -> None:
+    """So that the system need not make a page for each, nor a sync bring the file's own records to the disk; what lies
+    ahead of the log is zeros."""
 
     async def told() -> None:
-        async with serving(tmp_path, sync=True) as scene:
+        async with serving(tmp_path, sync=sync) as scene:
             await scene.client(sends(200))
             scene.was_waited_for()
             end, file = scene.broker.store.log.written_to, next((tmp_path / "commitlog").glob("[0-9]*"))
@@ -134,6 +136,25 @@ def test_syncs_of_single_messages_find_blocks_that_were_written_before(tmp_path:
                 opened.seek(end)
                 assert not any(opened.read())
             assert end + 50_000 < hole < 1 << 20, "some of it is there, not all"
+
+    run(told())
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_large_messages_between_small_ones_are_stored_where_they_belong(sync: bool, tmp_path: Path) -> None:
+    """Some end within the zeros that are there, some behind them, some with their segment."""
+    sizes = [10, 20_000, 10, 10, 200_000, 10, 15_000, 10, 130_000, 10] * 20
+    wanted = [b"%06d" % number + b"." * size for number, size in enumerate(sizes)]
+
+    def story(client: Client) -> None:
+        for number, body in enumerate(wanted):
+            assert client.ask(send(number, body)).code == 0
+
+    async def told() -> None:
+        async with serving(tmp_path, sync=sync) as scene:
+            await scene.client(story)
+            scene.was_waited_for()
+            assert scene.bodies() == wanted
 
     run(told())
 

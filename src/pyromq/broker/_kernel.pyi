@@ -17,14 +17,13 @@ class FastTopic:
 class HeldAnswers:
     count: int
     last_position: int
-    def hold(self, position: int, connection: Connection, answers: bytes, correlation_ids: list[int]) -> None: ...
+    def hold(self, position: int, connection: Connection, answers: bytes, sends: int) -> None: ...
     def release(self, position: int) -> None: ...
     def take_back(self, position: int) -> list[tuple[Connection, bytes]]: ...
-    def give_up(self) -> list[tuple[Connection, list[int]]]: ...
 
 class SendLoop(Shortcut):
     answers: bytes
-    correlation_ids: list[int]
+    answer_count: int
     held: HeldAnswers
     def __init__(
         self,

@@ -143,7 +143,7 @@ cdef class Held:
     cdef object connection
     cdef Inlet inlet
     cdef bytes answers
-    cdef list correlation_ids
+    cdef long long sends
     cdef Held following
 
 
@@ -158,22 +158,22 @@ cdef class HeldAnswers:
     def __init__(self):
         self.count = self.last_position = 0
 
-    def hold(self, long long position, connection, bytes answers, list correlation_ids):
-        self.put(position, connection, connection.inlet, answers, correlation_ids)
+    def hold(self, long long position, connection, bytes answers, long long sends):
+        self.put(position, connection, connection.inlet, answers, sends)
 
-    cdef int put(self, long long position, connection, Inlet inlet, bytes answers, list correlation_ids) except -1:
+    cdef int put(self, long long position, connection, Inlet inlet, bytes answers, long long sends) except -1:
         cdef Held held = Held.__new__(Held)
         held.position = position
         held.connection = connection
         held.inlet = inlet
         held.answers = answers
-        held.correlation_ids = correlation_ids
+        held.sends = sends
         if self.first is None:
             self.first = held
         else:
             self.last.following = held
         self.last = held
-        self.count += len(correlation_ids)
+        self.count += sends
         self.last_position = position
         return 0
 
@@ -186,14 +186,20 @@ cdef class HeldAnswers:
         if self.first is None:
             self.last = None
         held.following = None  # one that goes does not take all the others along
-        self.count -= len(held.correlation_ids)
+        self.count -= held.sends
         return held
 
     def release(self, long long position):
         """The log has come this far. Each peer gets what it waits for in one write."""
+        self.let_go(position)
+
+    cdef int let_go(self, long long position) except -1:
         cdef Held held = self.take(position)
         cdef Inlet inlet
-        cdef list inlets = []
+        cdef list inlets
+        if held is not None and self.first is None and held.inlet is not None:  # the only one
+            return held.inlet.write(held.answers)
+        inlets = []
         while held is not None:
             if held.inlet is None:
                 held.connection.put_bytes(held.answers)
@@ -202,6 +208,7 @@ cdef class HeldAnswers:
             held = self.take(position)
         for inlet in inlets:
             inlet.write_gathered()
+        return 0
 
     def take_back(self, long long position):
         """Those that the log need not reach any more, in order."""
@@ -211,15 +218,6 @@ cdef class HeldAnswers:
             taken.append((held.connection, held.answers))
             held = self.take(position)
         return taken
-
-    def give_up(self):
-        """Forget all of them: who waits, and for the answers to what."""
-        cdef Held held = self.take(self.last_position)
-        cdef list waiting = []
-        while held is not None:
-            waiting.append((held.connection, held.correlation_ids))
-            held = self.take(self.last_position)
-        return waiting
 
 
 cdef class SendLoop(Shortcut):
@@ -235,7 +233,7 @@ cdef class SendLoop(Shortcut):
     # Where the answers to what the intake brings wait for the log.
     cdef public HeldAnswers held
     cdef readonly bytes answers
-    cdef readonly list correlation_ids
+    cdef readonly long long answer_count
     cdef bytes id_prefix
     cdef unsigned char properties[MAX_PROPERTIES + 1024]
     cdef bytearray buffer
@@ -258,7 +256,7 @@ cdef class SendLoop(Shortcut):
         self.max_frame = max_frame
         self.buffer = bytearray(OUT_BYTES + ANSWER_BYTES)
         self.answers = b""
-        self.correlation_ids = []
+        self.answer_count = 0
 
     def is_send(self, const unsigned char[::1] data, Py_ssize_t at):
         """Does a send begin here? A quick look that may be wrong."""
@@ -279,14 +277,14 @@ cdef class SendLoop(Shortcut):
         if self.out_size:
             self.held.put(self.run.base + self.run.offset, inlet.connection, inlet,
                           PyBytes_FromStringAndSize(PyByteArray_AS_STRING(self.buffer), self.out_size),
-                          self.correlation_ids)
+                          self.answer_count)
         return size
 
     cdef bint settle(self) except -1:
         """Where nobody else is waited for: into the log at once, to the disk if need be, and the answers out."""
         if self.held is None or not self.run.settle():
             return False
-        self.held.release(self.run.base)
+        self.held.let_go(self.run.base)
         return not self.run.is_awaited
 
     cdef Py_ssize_t fill(self, const unsigned char* data, Py_ssize_t at, Py_ssize_t end, bytes born_host) except -1:
@@ -300,7 +298,7 @@ cdef class SendLoop(Shortcut):
         cdef RawDraft raw
         cdef Seen seen
         self.out_size = 0
-        self.correlation_ids = []
+        self.answer_count = 0
         if len(born_host) != 8:
             return at
         raw.born_host = born_host
@@ -323,7 +321,7 @@ cdef class SendLoop(Shortcut):
                 break
             if not header.flags & ONE_WAY:
                 put = self.answer(put, &header, &seen, position, queue_offset)
-                self.correlation_ids.append(header.correlation_id)
+                self.answer_count += 1
             at += 4 + size
         self.out_size = put - out
         return at

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -141,7 +141,7 @@ class FastSends:
             return at
         at = loop.take(data, at, connection.packed_address)
         if loop.answers:
-            self._held.hold(run.base + run.offset, connection, loop.answers, loop.correlation_ids)
+            self._held.hold(run.base + run.offset, connection, loop.answers, loop.answer_count)
         return at
 
     def begin_turn(self) -> Shortcut | None:
@@ -213,22 +213,25 @@ class FastSends:
             while waits_since and waits_since[0][0] <= now - self._promise.timeout_s:
                 late = waits_since.popleft()[1]
             if late >= 0:
-                self._tell_late(self._held.take_back(late))
+                self._tell_late(late)
 
-    def _tell_late(self, waiting: list[tuple[Connection, bytes]]) -> None:
+    def _tell_late(self, position: int) -> None:
         """The answers that they would have got, with another code."""
         code = self._promise.late_code()
-        for connection, answers in waiting:
-            for command in decode_frames(answers):
-                connection.put_bytes(encode_frame(replace(command, code=code, reason=SLAVES_LATE)))
+        for connection, command in self._take_back(position):
+            connection.put_bytes(encode_frame(replace(command, code=code, reason=SLAVES_LATE)))
 
     def fail(self, error: PyroMQError) -> None:
         """The disk did not confirm: nobody who waits may be told that it did."""
         response = refusal(error)
-        for connection, correlation_ids in self._held.give_up():
-            for correlation_id in correlation_ids:
-                command = Command(code=0, correlation_id=correlation_id)
-                connection.put_bytes(encode_frame(answer_to(command, response)))
+        for connection, command in self._take_back(self._held.last_position):
+            connection.put_bytes(encode_frame(answer_to(command, response)))
+
+    def _take_back(self, position: int) -> Iterator[tuple[Connection, Command]]:
+        """The answers that wait for what is before a position; they do not leave any more."""
+        for connection, answers in self._held.take_back(position):
+            for command in decode_frames(answers):
+                yield connection, command
 
 
 def _has_its_own_way(data: memoryview, at: int) -> bool:

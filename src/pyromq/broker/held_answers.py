@@ -18,7 +18,7 @@ class Held(NamedTuple):
     position: int
     connection: Connection
     answers: bytes
-    correlation_ids: list[int]
+    sends: int
 
 
 class HeldAnswers:
@@ -30,16 +30,16 @@ class HeldAnswers:
         self.count = 0
         self.last_position = 0
 
-    def hold(self, position: int, connection: Connection, answers: bytes, correlation_ids: list[int]) -> None:
-        self._held.append(Held(position, connection, answers, correlation_ids))
-        self.count += len(correlation_ids)
+    def hold(self, position: int, connection: Connection, answers: bytes, sends: int) -> None:
+        self._held.append(Held(position, connection, answers, sends))
+        self.count += sends
         self.last_position = position
 
     def release(self, position: int) -> None:
         """The log has come this far: all that this reaches leave together."""
         while self._held and self._held[0].position <= position:
             held = self._held.popleft()
-            self.count -= len(held.correlation_ids)
+            self.count -= held.sends
             held.connection.put_bytes(held.answers)
 
     def take_back(self, position: int) -> list[tuple[Connection, bytes]]:
@@ -47,13 +47,6 @@ class HeldAnswers:
         taken = []
         while self._held and self._held[0].position <= position:
             held = self._held.popleft()
-            self.count -= len(held.correlation_ids)
+            self.count -= held.sends
             taken.append((held.connection, held.answers))
         return taken
-
-    def give_up(self) -> list[tuple[Connection, list[int]]]:
-        """Forget all of them: who waits, and for the answers to what."""
-        waiting = [(held.connection, held.correlation_ids) for held in self._held]
-        self._held.clear()
-        self.count = 0
-        return waiting

@@ -119,9 +119,9 @@ class SendLoop:
         self._keyed_answer = _template(keyed_answer, (message_id, b"%d", b"%d", b"%b", b"%d"))
         self._max_frame = max_frame
         self._kinds: dict[object, _Kind] = {}
-        #: To the sends that `take` took.
+        #: To the sends that `take` took, and how many they are.
         self.answers = b""
-        self.correlation_ids: list[int] = []
+        self.answer_count = 0
 
     def is_send(self, data: memoryview, at: int) -> bool:
         """Does a send begin here? A quick look that may be wrong."""
@@ -131,7 +131,7 @@ class SendLoop:
     def take(self, data: memoryview, at: int, born_host: bytes) -> int:
         """Store what can be stored without a question; where the first other frame begins. Answers are in `answers`."""
         answers: list[bytes] = []
-        self.correlation_ids = []
+        self.answer_count = 0
         end = len(data) if len(born_host) == layout.HOST_V4 else at
         while end - at >= _HEAD_BYTES:
             size, header_size = _LENGTHS.unpack_from(data, at)
@@ -160,7 +160,7 @@ class SendLoop:
         topic.body_bytes += len(body)
         if flags & FLAG_ONE_WAY:
             return b""
-        self.correlation_ids.append(correlation_id)
+        self.answer_count += 1
         position, queue_offset = written
         unique_key = terms[1]
         if unique_key:

@@ -35,12 +35,14 @@ cdef class LogRun:
     cdef long long file_start
     cdef long long file_end
     cdef bint syncs
+    cdef unsigned char[::1] mapped
     cdef readonly long long synced_to
     cdef readonly int sync_count
     cdef readonly double sync_seconds
     cdef readonly int failure
     cdef bint settle(self) except -1
     cdef bint write_out(self)
+    cdef void advance(self, long long room) noexcept
     cdef long long append(self, RawDraft* raw, long long* queue_offset)
 
 cdef struct QueueView:

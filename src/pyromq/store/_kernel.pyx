@@ -38,8 +38,8 @@ cdef enum:
     COMMITTED = 8
     ROLLED_BACK = 12
     INDEX_HEADER = 40
-    # A file that was only reserved has to be told of each block that is written for the first time, and a sync brings
-    # that to the disk as well. So zeros go so far ahead of small pieces, once for many of them.
+    # The first write to a block costs more than the next ones: the system has to make a page for it, and a sync brings
+    # to the disk that something is there now. So zeros go so far ahead of small pieces, once for many of them.
     ZEROS_AHEAD = 1 << 17
     SMALL_PIECE = 1 << 14
 
@@ -90,12 +90,15 @@ cdef class LogRun:
 
     def __init__(self):
         self.view = None
-        self.zeros_to = 0
+        self.mapped = None
+        self.base = self.zeros_to = 0
 
     def open(self, unsigned char[::1] view, long long base, Py_ssize_t offset, long long now_ms, bint with_crc,
              int max_body, dict cursors):
         if not 0 <= offset <= view.shape[0]:
             raise IndexError("append outside of the buffer")
+        if base < self.base:  # the log was cut
+            self.zeros_to = 0
         self.view = view
         self.room = view.shape[0]
         self.base = base
@@ -120,10 +123,14 @@ cdef class LogRun:
         self.renewed_at = monotonic()
         self.now_ms = max(now_ms, least_ms)
 
-    def settle_in(self, int descriptor, long long file_start, long long file_end, bint syncs):
+    def settle_in(self, int descriptor, long long file_start, long long file_end, bint syncs,
+                  unsigned char[::1] mapped=None):
         """The file that this stretch of the log is in, for whoever has a hurry to answer; `syncs`: and the disk has to
-        have it then."""
+        have it then. `mapped` are the file's bytes, where small pieces are to be written through the mapping."""
+        if mapped is not None and mapped.shape[0] < file_end - file_start:
+            raise IndexError("the mapping ends before the file")
         self.descriptor = descriptor
+        self.mapped = mapped
         self.file_start = file_start
         self.file_end = file_end
         self.syncs = syncs
@@ -132,6 +139,7 @@ cdef class LogRun:
 
     def settle_no_more(self):
         self.descriptor = -1
+        self.mapped = None
 
     cdef bint settle(self) except -1:
         """Bring what was written where it may be acknowledged; False when that is left to the store."""
@@ -156,28 +164,36 @@ cdef class LogRun:
             self.sync_count += 1
             self.synced_to = self.base + self.offset
         self.now_ms = max(self.least_ms, self.renewed_ms + <long long>((ended - self.renewed_at) * 1000))
-        self.go_on(self.file_end - self.base - self.offset)
+        self.advance(self.file_end - self.base - self.offset)
         return True
 
     cdef bint write_out(self):
-        """Into the page cache; with zeros behind it, now and then, if it is to be synced."""
+        """Into the page cache: through the mapping where its pages are there, else with zeros behind it."""
         cdef iovec pieces[2]
         cdef long long end = self.base + self.offset
         cdef int count = 1
         cdef ssize_t written
+        if self.mapped is not None and end <= self.zeros_to:
+            memcpy(&self.mapped[self.base - self.file_start], &self.view[0], self.offset)
+            return True
         pieces[0].iov_base = &self.view[0]
         pieces[0].iov_len = self.offset
-        if self.syncs and self.offset <= SMALL_PIECE and not end <= self.zeros_to <= end + ZEROS_AHEAD:
-            self.zeros_to = min(end + ZEROS_AHEAD, self.file_end)
+        if ((self.syncs or self.mapped is not None) and self.offset <= SMALL_PIECE
+                and not end <= self.zeros_to <= end + ZEROS_AHEAD):
             pieces[1].iov_base = ZEROS
-            pieces[1].iov_len = self.zeros_to - end
+            pieces[1].iov_len = min(<long long>ZEROS_AHEAD, self.file_end - end)
             count = 2
         with nogil:
             written = pwritev(self.descriptor, pieces, count, self.base - self.file_start)
+        if count == 2 and written > 0:
+            self.zeros_to = self.base + written
         return written >= self.offset
 
     def go_on(self, long long room):
         """What was written is taken over; what comes next goes to the buffer's beginning. The log has so much room."""
+        self.advance(room)
+
+    cdef void advance(self, long long room) noexcept:
         self.base += self.offset
         self.offset = 0
         self.room = min(room, <long long>self.view.shape[0])
@@ -185,6 +201,7 @@ cdef class LogRun:
     def close(self):
         self.is_open = False
         self.view = None
+        self.mapped = None
         self.cursors = None
 
     cdef long long append(self, RawDraft* raw, long long* queue_offset):

@@ -176,7 +176,9 @@ class CommitLog:
         """Let the loop bring what it wrote into the page cache by itself, and to the disk if `syncs`, where it can."""
         segment = self._current
         if segment is not None and self._pool is None and not isinstance(run, ReadableLogRun):
-            run.settle_in(segment.file.sync_descriptor(), segment.base, segment.end, syncs)
+            # A page that was synced would have to be made writable again for each message.
+            mapped = None if syncs else segment.buffer
+            run.settle_in(segment.file.sync_descriptor(), segment.base, segment.end, syncs, mapped)
 
     @property
     def written_to(self) -> int:

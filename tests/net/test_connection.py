@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import struct
 import warnings
 from collections.abc import Awaitable, Callable
 
@@ -573,21 +574,80 @@ def test_a_bad_frame_closes_after_the_good_ones_were_answered(caplog: pytest.Log
 def test_limits_of_frames_are_those_of_the_configuration() -> None:
     async def story() -> None:
         many = {f"f{number}": "" for number in range(65)}
-        for bad in (
-            request(body=bytes(64 * KIB)),
-            request(topic="x" * 4 * KIB),
-            request(**many),
-            request(form=1, **many),
-        ):
-            limits = LimitsConfig(
-                max_frame_bytes=64 * KIB, max_header_bytes=4 * KIB, max_header_fields=64,
-                max_in_flight_bytes_per_connection=64 * KIB,
-            )  # fmt: skip
+        limits = LimitsConfig(
+            max_frame_bytes=64 * KIB, max_header_bytes=4 * KIB, max_header_fields=64,
+            max_in_flight_bytes_per_connection=64 * KIB,
+        )  # fmt: skip
+        for bad in (request(body=bytes(64 * KIB)), request(topic="x" * 4 * KIB)):
             peer = FakeTransport(Home(echo, limits))
             peer.feed(request())
             assert peer.connection.is_open
             peer.feed(bad)
             assert peer.is_closing()
+        peer = FakeTransport(Home(echo, limits))
+        peer.feed(request(**many) + request(form=1, **many))
+        assert ["limit" in (one.reason or "") for one in peer.answers] == [True, True]
+
+    run(story())
+
+
+def framed(header: bytes, form: int = 0, body: bytes = b"") -> bytes:
+    size = 4 + len(header) + len(body)
+    return size.to_bytes(4, "big") + (form << 24 | len(header)).to_bytes(4, "big") + header + body
+
+
+CUT_OFF = struct.pack(">hBhiiii", 10, 0, 0, 7, 0, 0, 100)
+
+
+@pytest.mark.parametrize(
+    ("bad", "form", "why"),
+    [
+        (b'{"code":10,"opaque":7,"extFields":{"a":["b"]}}', 0, "neither text nor a number"),
+        (b'{"code":10,"opaque":7,"extFields":17}', 0, "extFields are not an object"),
+        (b'{"code":"10","opaque":7}', 0, "must be numbers"),
+        (CUT_OFF, 1, "says 100"),
+    ],
+)
+def test_a_request_with_a_number_and_something_wrong_is_told_so_and_those_behind_it_are_answered(
+    bad: bytes, form: int, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        peer = FakeTransport(Home(echo))
+        peer.feed(request(correlation_id=6) + framed(bad, form, b"body") + request(correlation_id=8))
+        refused = peer.answers[1]
+        assert [one.correlation_id for one in peer.answers] == [6, 7, 8]
+        assert (refused.code, refused.serialization) == (ResponseCode.INVALID_PARAMETER, form)
+        assert why in (refused.reason or "")
+        assert peer.connection.is_open
+
+    with caplog.at_level(logging.INFO):
+        run(story())
+    (line,) = caplog.messages
+    assert line.startswith("a request of 10.0.0.1:5000 is refused: ")
+    assert why in line
+
+
+def test_one_that_wants_no_answer_gets_none_and_one_that_was_to_be_an_answer_ends_the_connection() -> None:
+    async def story() -> None:
+        peer = FakeTransport(Home(echo))
+        peer.feed(framed(b'{"opaque":7,"flag":2,"extFields":1}') + request(correlation_id=8))
+        assert [one.correlation_id for one in peer.answers] == [8]
+        peer.feed(framed(b'{"opaque":7,"flag":1,"extFields":1}') + request(correlation_id=9))
+        assert [one.correlation_id for one in peer.answers] == [8]
+        assert peer.is_closing()
+
+    run(story())
+
+
+@pytest.mark.parametrize(
+    "header", [b'{"code":10,"extFields":1}', b'{"opaque":2147483648}', b'{"opaque":7,"flag":"x"}', b"17"]
+)
+def test_a_request_without_a_number_ends_the_connection(header: bytes) -> None:
+    async def story() -> None:
+        peer = FakeTransport(Home(echo))
+        peer.feed(framed(header) + request(correlation_id=8))
+        assert peer.answers == []
+        assert peer.is_closing()
 
     run(story())
 

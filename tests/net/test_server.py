@@ -219,7 +219,7 @@ BAD = {
     "an unknown form": b"\0\0\0\x10\x07\0\0\x0c" + bytes(12),
     "bad UTF-8": b"\0\0\0\x0c\0\0\0\x08" + b'{"a":"\xff"',
     "deep JSON": (60_004).to_bytes(4, "big") + (60_000).to_bytes(4, "big") + b"[" * 60_000,
-    "a negative length": b"\0\0\0\x19\1\0\0\x15" + bytes(13) + b"\xff" * 8,
+    "a binary header without a number": b"\0\0\0\x0c\1\0\0\x08" + bytes(8),
 }
 
 

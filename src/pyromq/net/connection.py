@@ -20,7 +20,7 @@ from collections.abc import Awaitable
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from pyromq.errors import BadFrame, CallTimeout, Unreachable
+from pyromq.errors import BadFrame, BadRequest, CallTimeout, Unreachable
 from pyromq.model.message import LOCALHOST, PackedHost
 from pyromq.net.address import pack_address, shown_address
 from pyromq.net.compiled import KERNEL
@@ -29,9 +29,10 @@ from pyromq.net.service import answer_for
 from pyromq.net.tcp_state import is_sent_in_vain
 from pyromq.wire.command import FLAG_ANSWER, FLAG_ONE_WAY, Command
 from pyromq.wire.frames import body_pieces, decode_frame, encode_frame, encode_head, frame_end
+from pyromq.wire.header import Illegible
 from pyromq.wire.reassembly import Reassembly
 from pyromq.wire.requests import Request, encode_request
-from pyromq.wire.responses import Response, answer_to
+from pyromq.wire.responses import Response, answer_to, refusal
 
 if TYPE_CHECKING:
     from pyromq.net._kernel import Inlet
@@ -258,15 +259,29 @@ class Connection(asyncio.BufferedProtocol):
             end = frame_end(data, at, limits)
             if end is None or end > len(data):
                 break
-            command = decode_frame(data, at, end, limits.fields)
-            if command.flags & FLAG_ANSWER:
-                self._take_answer(command)
+            try:
+                command = decode_frame(data, at, end, limits.fields)
+            except Illegible as bad:
+                self._refuse(bad)
             else:
-                self._take_request(command, end - at)
+                if command.flags & FLAG_ANSWER:
+                    self._take_answer(command)
+                else:
+                    self._take_request(command, end - at)
             at = end
             if self._out_bytes > WRITE_BYTES:
                 self._write_out()
         return at
+
+    def _refuse(self, bad: Illegible) -> None:
+        """A request that has its length and its number, and something wrong between: what follows is not touched by it.
+        Raises it when there is nobody to be told, and when it was to be an answer, for which somebody would wait."""
+        request = bad.request
+        if request is None or request.flags & FLAG_ANSWER:
+            raise bad
+        self._home.complaints.say(self.host, f"a request of {self.address} is refused: {bad}")
+        if not request.flags & FLAG_ONE_WAY:
+            self._put_answer(request, refusal(BadRequest(str(bad))))
 
     def _has_room(self) -> bool:
         """Whether one more request may be handled; what is ready goes out first if that is much."""

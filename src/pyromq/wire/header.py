@@ -3,12 +3,14 @@
     binary form: 2 code, 1 language, 2 version, 4 correlation id, 4 flags, 4+n reason, 4+n fields
     fields:      2+n name, 4+n value, repeated
 
-Whatever the bytes are, reading returns a `Command` or raises `BadFrame`, in time proportional to their length.
+Whatever the bytes are, reading returns a `Command` or raises `BadFrame`, in time proportional to their length. Where
+the peer can be told of it, that is `Illegible`.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -43,6 +45,15 @@ _LOW, _HIGH = -(2**31), 2**31 - 1
 _JSON, _BINARY = Serialization.JSON, Serialization.BINARY
 
 
+class Illegible(BadFrame):
+    """A header of the right length in which something is wrong. Whoever wrote it can be told, and goes on."""
+
+    def __init__(self, why: str, request: Command | None) -> None:
+        super().__init__(why)
+        #: What an answer needs to know of it; None: nobody can be answered.
+        self.request = request
+
+
 def decode_header(data: bytes, serialization: int, max_fields: int = MAX_FIELDS) -> Command:
     """The command without its body. Raises BadFrame."""
     if serialization == 0:
@@ -73,7 +84,13 @@ def _decode_json(data: bytes, max_fields: int) -> Command:
         raise BadFrame(f"the header is not JSON: {problem}") from None
     if type(header) is not dict:
         raise BadFrame("the header is JSON, but not an object")
-    get = header.get
+    try:
+        return _command_of(header.get, max_fields)
+    except BadFrame as bad:
+        raise Illegible(str(bad), _who_asks(header)) from None
+
+
+def _command_of(get: Callable[..., Any], max_fields: int) -> Command:
     code, correlation_id, flags, version = get("code", 0), get("opaque", 0), get("flag", 0), get("version", 0)
     if not type(code) is type(correlation_id) is type(flags) is type(version) is int:
         raise BadFrame("code, opaque, flag and version of the header must be numbers")
@@ -96,6 +113,14 @@ def _decode_json(data: bytes, max_fields: int) -> Command:
         version,
         _JSON,
     )
+
+
+def _who_asks(header: dict[str, Any]) -> Command | None:
+    """A command with nothing but what is needed to answer it; None: not even that can be read."""
+    correlation_id, flags = header.get("opaque"), header.get("flag", 0)
+    if type(correlation_id) is type(flags) is int and _LOW <= correlation_id <= _HIGH and _LOW <= flags <= _HIGH:
+        return Command(0, correlation_id=correlation_id, flags=flags)
+    return None
 
 
 def _text_fields(fields: object, max_fields: int) -> dict[str, str]:
@@ -159,10 +184,15 @@ def _with_plain_text(value: Any) -> Any:
 def _decode_binary(data: bytes, max_fields: int) -> Command:
     try:
         code, language, version, correlation_id, flags = _HEAD.unpack_from(data)
+    except struct.error:
+        raise BadFrame(_cut_off(data)) from None
+    try:
         reason, at = _take_reason(data)
         fields = _unpack_fields(data, at, max_fields)
-    except struct.error:
-        raise BadFrame(f"the binary header is cut off: it has {len(data)} bytes") from None
+    except (struct.error, BadFrame) as bad:
+        why = str(bad) if isinstance(bad, BadFrame) else _cut_off(data)
+        request = Command(0, correlation_id=correlation_id, flags=flags, serialization=_BINARY)
+        raise Illegible(why, request) from None
     return Command(
         code if flags & FLAG_ANSWER else whole_code(code),
         fields,
@@ -174,6 +204,10 @@ def _decode_binary(data: bytes, max_fields: int) -> Command:
         version,
         _BINARY,
     )
+
+
+def _cut_off(data: bytes) -> str:
+    return f"the binary header is cut off: it has {len(data)} bytes"
 
 
 def _take_reason(data: bytes) -> tuple[str | None, int]:

@@ -42,8 +42,8 @@ class Scene:
         self.parts.groups.make(GroupConfig("shop"))
 
     @property
-    def intake(self) -> Any:
-        return self.broker.server.intake
+    def patience(self) -> Any:
+        return self.broker.server.intake.patience
 
     async def client(self, story: Callable[[Client], Any]) -> Any:
         client = Client(self.broker.server.port)
@@ -54,8 +54,8 @@ class Scene:
 
     def was_waited_for(self) -> None:
         """Not only now and then. Whether a request comes while it is waited for is a matter of the clock."""
-        if self.intake.stays <= 20:
-            raise TookTooLong(f"{self.intake.stays} requests came while they were waited for")
+        if self.patience.stays <= 20:
+            raise TookTooLong(f"{self.patience.stays} requests came while they were waited for")
 
     def bodies(self) -> list[bytes]:
         self.broker.store.dispatch()
@@ -206,7 +206,7 @@ def test_a_broker_with_slaves_leaves_syncs_to_their_thread(tmp_path: Path) -> No
             followers = Followers().joined("slave", 0, 0, machine="elsewhere")
             scene.parts.promise.slaves_changed(followers)
             assert await scene.client(sends(50)) == [(0, number) for number in range(50)]
-            assert scene.intake.stays == 0
+            assert scene.patience.stays == 0
 
     run(told())
 
@@ -234,7 +234,7 @@ def test_a_disk_that_is_slow_is_left_to_its_thread(how: str, tmp_path: Path, mon
     async def told() -> None:
         async with serving(tmp_path, sync=True, sync_here=how == "slow") as scene:
             assert await scene.client(sends(50)) == [(0, number) for number in range(50)]
-            assert scene.intake.stays == 0
+            assert scene.patience.stays == 0
             assert len(scene.bodies()) == 50
 
     run(told())
@@ -263,7 +263,7 @@ def test_a_sync_that_fails_is_not_tried_again_and_nobody_is_told_that_it_did_not
             promised = codes.count(0)  # by the thread that syncs, before the loop did
             assert promised < 200
             assert codes == [0] * promised + [codes[-1]] * (200 - promised)
-            assert scene.intake.stays == 0
+            assert scene.patience.stays == 0
 
     nothing = os.open("/dev/null", os.O_WRONLY)
     try:
@@ -287,7 +287,7 @@ def test_what_could_not_be_written_at_once_is_written_by_the_store(
         async with serving(tmp_path) as scene:  # the store writes it by itself then
             assert await scene.client(sends(5)) == [(0, number) for number in range(5)]
             assert len(scene.bodies()) == 5
-            assert scene.intake.stays == 0
+            assert scene.patience.stays == 0
 
     unwritable = os.open("/dev/null", os.O_RDONLY)
     try:
@@ -316,10 +316,10 @@ def test_where_pages_are_there_messages_are_copied_into_them_without_a_call(
         async with serving(tmp_path) as scene:
             await scene.client(sends(300))
             scene.was_waited_for()
-            before, is_shut = scene.intake.stays, True
+            before, is_shut = scene.patience.stays, True
             scene.broker.store.close_run()
             await scene.client(sends(1000))
-            while_shut = scene.intake.stays - before
+            while_shut = scene.patience.stays - before
             if while_shut <= 20:
                 raise TookTooLong(f"{while_shut} requests came while they were waited for")
             assert while_shut < 900, "the zeros ended"
@@ -344,7 +344,7 @@ def test_one_on_the_same_loop_is_not_waited_for(loop: str, tmp_path: Path) -> No
                 size = await reader.readexactly(4)
                 await reader.readexactly(int.from_bytes(size, "big"))
             writer.close()
-            assert scene.intake.stays_in_vain <= 6, "once, and then after four times as many requests each"
+            assert scene.patience.stays_in_vain <= 6, "once, and then after four times as many requests each"
 
     with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
         runner.run(told())
@@ -365,7 +365,7 @@ def test_everything_else_goes_on_beside_it(tmp_path: Path) -> None:
                 return number
 
             sending = asyncio.ensure_future(scene.client(busy))
-            await until(lambda: scene.intake.stays > 200)
+            await until(lambda: scene.patience.stays > 200)
             for _ in range(50):
                 began = loop.time()
                 await asyncio.to_thread(int)
@@ -394,7 +394,7 @@ def test_timers_are_in_time_beside_it(tmp_path: Path) -> None:
                     assert client.ask(send(1, b"x")).code == 0
 
             sending = asyncio.ensure_future(scene.client(busy))
-            await until(lambda: scene.intake.stays > 200)
+            await until(lambda: scene.patience.stays > 200)
             for _ in range(60):
                 began = loop.time()
                 await asyncio.sleep(0.004)

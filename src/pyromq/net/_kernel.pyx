@@ -86,7 +86,7 @@ cdef enum:
     BLIND_STAY_NS = 4_000_000
     # It is not waited for while a callback of the loop is ready, or, looked for now and then, a socket of it readable.
     LOOK_NS = 1_000_000
-    MOST_PATIENCE = 4096
+    MOST_NEEDED = 4096
 
 
 cdef class Shortcut:
@@ -153,6 +153,46 @@ cdef class Inlet:
         return 0
 
 
+cdef class Patience:
+    """Whom to wait for: one that is alone with us and asks again as soon as it has its answer. Who was waited for in vain
+    has to be quick four times as often before the next wait."""
+
+    def __init__(self):
+        self.alone = -1
+        self.answered_at = self.quick = self.stays = self.stays_in_vain = 0
+        self.needed = 1
+
+    cpdef bint is_alone(self, int descriptor) noexcept:
+        """Whether this one alone has asked, the last time as well; -1: there was none, or there were more.
+
+        Of many who wait for each other's answers, one may be first now and then, and what they ask for is better done
+        together.
+        """
+        cdef int before = self.alone
+        self.alone = descriptor
+        return descriptor >= 0 and descriptor == before
+
+    cpdef bint asked(self, long long now) noexcept:
+        """Somebody asks. Whether it is worth waiting for after its answer."""
+        self.quick = self.quick + 1 if now - self.answered_at < QUICK_NS else 0
+        self.answered_at = 0
+        return self.quick >= self.needed
+
+    cpdef void answered(self, long long now) noexcept:
+        """One that is alone has its answer; if it is not told, whoever asks next was not quick."""
+        self.answered_at = now
+
+    cpdef void came(self) noexcept:
+        """While it was waited for."""
+        self.stays += 1
+        self.needed = max(self.needed // 2, 1)
+
+    cpdef void did_not_come(self) noexcept:
+        self.stays_in_vain += 1
+        self.quick = 0
+        self.needed = min(4 * self.needed, MOST_NEEDED)
+
+
 cdef class Intake:
     """The connections of one server. A loop watches `descriptor`, and calls `turn` when it is readable."""
 
@@ -164,16 +204,7 @@ cdef class Intake:
     cdef dict inlets
     cdef object scratch
     cdef unsigned char[::1] buffer
-    #: The descriptor of the only one that asked for something the last time; -1: there was none, or there were more.
-    cdef int alone
-    #: When a peer that was alone was last answered, how often it has been quick to ask again, and how often it has to
-    #: be before it is waited for: more often when somebody was waited for in vain.
-    cdef long long last_answer
-    cdef long long quick
-    cdef long long patience
-    #: How often the next request came while it was waited for, and how often it did not.
-    cdef readonly long long stays
-    cdef readonly long long stays_in_vain
+    cdef readonly Patience patience
 
     def __init__(self, scratch, int loop_descriptor=-1, size_t timeout=0, size_t argument=0, ready=None):
         """`scratch` is where received bytes are put; whoever is handed them looks at them at once. The rest is what
@@ -185,9 +216,7 @@ cdef class Intake:
         self.inlets = {}
         self.scratch = scratch
         self.buffer = scratch
-        self.last_answer = self.quick = self.stays = self.stays_in_vain = 0
-        self.patience = 1
-        self.alone = -1
+        self.patience = Patience()
         self.descriptor = epoll_create1(EPOLL_CLOEXEC)
         if self.descriptor < 0:
             raise OSError(errno, "connections cannot be watched together")
@@ -223,7 +252,7 @@ cdef class Intake:
         cdef int total = count
         cdef long long began = nanoseconds()
         cdef long long until = began + TURN_NS
-        cdef bint stays = self.was_quick(began)
+        cdef bint stays = self.patience.asked(began)
         if not self.read_all(events, count, shortcut, tick):
             # Others have asked meanwhile. What is done for all of them once costs each of them less.
             while 1 < count and total < EVENTS and nanoseconds() < until:
@@ -234,13 +263,7 @@ cdef class Intake:
         if stays:
             self.stay(shortcut, tick)
         else:
-            self.last_answer = nanoseconds()
-
-    cdef bint was_quick(self, long long now):
-        """Whether the peer that was alone has asked again at once, so that it is worth waiting for."""
-        self.quick = self.quick + 1 if now - self.last_answer < QUICK_NS else 0
-        self.last_answer = 0
-        return self.quick >= self.patience
+            self.patience.answered(nanoseconds())
 
     cdef bint is_wanted(self) except -1:
         """Whether the loop has something else to do, or nobody knows."""
@@ -268,37 +291,29 @@ cdef class Intake:
             with nogil:
                 count = wait_ns(self.descriptor, events, EVENTS, WAIT_NS)
             if count == 0:
-                self.quick = 0
-                self.stays_in_vain += 1
-                self.patience = min(4 * self.patience, MOST_PATIENCE)
+                self.patience.did_not_come()
             # A process that was stopped meanwhile has to ask first whether it may still answer.
             if (count <= 0 or nanoseconds() > until + WAIT_NS
                     or not self.read_all(events, count, shortcut, tick)):
                 return 0
-            self.stays += 1
-            self.patience = max(self.patience // 2, 1)
+            self.patience.came()
             now = nanoseconds()
-        self.last_answer = now
+        self.patience.answered(now)
         return 0
 
     cdef bint read_all(self, epoll_event* events, int count, Shortcut shortcut, long long tick) except -1:
-        """Whether one is alone, all that it asked for was of the usual kind, and it has its answers.
-
-        Alone is who was it the last time, too: of many who wait for each other's answers, one may be first now and
-        then, and what they ask for is better done together.
-        """
+        """Whether one is alone, all that it asked for was of the usual kind, and it has its answers."""
         cdef PyObject* found
         cdef Inlet inlet
-        cdef int i, before = self.alone
-        cdef bint taken = True
-        self.alone = events[0].data.fd if count == 1 else -1
+        cdef int i
+        cdef bint taken = True, alone = self.patience.is_alone(events[0].data.fd if count == 1 else -1)
         for i in range(count):
             found = PyDict_GetItem(self.inlets, events[i].data.fd)
             if found != NULL:  # another one's end may have been this one's too
                 inlet = <Inlet>found  # ours as well while it is read: it may leave
                 taken &= self.read(inlet, shortcut, tick)
         # Also what went the ordinary way may have left something to settle.
-        return count == 1 and self.alone == before and shortcut is not None and shortcut.settle() and taken
+        return alone and shortcut is not None and shortcut.settle() and taken
 
     cdef bint read(self, Inlet inlet, Shortcut shortcut, long long tick) except -1:
         """Whether everything was of the usual kind, and nothing waits to leave."""

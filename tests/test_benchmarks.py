@@ -110,7 +110,7 @@ def test_what_the_generator_prints_is_what_is_read(tmp_path: Path, broker_port: 
     options = ["--port", str(broker_port), "--conns", "1", "--window", "1", "--seconds", "20", "--count", "200"]
     said = subprocess.run([program, "send", *options], capture_output=True, text=True, timeout=30, check=True).stdout
     result = measure.parse(said)
-    assert result.total == 200
+    assert 200 <= result.total < 250, "answers that are there when it has enough are counted as well"
     assert result.rate > 0
     assert result.p50 <= result.p99 <= result.p999
 

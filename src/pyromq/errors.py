@@ -19,7 +19,7 @@
     ├── BackupError                  a backup that cannot be made, continued or restored as asked
     │   └── CorruptBackup            bytes in a backup are not what was saved; names file and position
     ├── ProtocolError
-    │   ├── BadFrame                 bytes that are no frame, or one above a limit: the connection is closed
+    │   ├── BadFrame                 bytes that are no frame, or one above a limit: nobody can be answered
     │   └── BadRequest               a request whose fields or body are not what its code needs
     ├── ServiceError                 a request that was understood and is not carried out; the type says why
     │   ├── NotSupported             nobody here knows this request
@@ -244,7 +244,8 @@ class ProtocolError(PyroMQError):
 
 
 class BadFrame(ProtocolError):
-    """Bytes that are no frame, or a frame above a limit. What follows makes no sense: the connection is closed."""
+    """Bytes that are no frame, or a frame above a limit. What follows makes no sense: the connection is closed, unless
+    it says whom to answer."""
 
 
 class BadRequest(ProtocolError):

@@ -604,7 +604,7 @@ CUT_OFF = struct.pack(">hBhiiii", 10, 0, 0, 7, 0, 0, 100)
     [
         (b'{"code":10,"opaque":7,"extFields":{"a":["b"]}}', 0, "neither text nor a number"),
         (b'{"code":10,"opaque":7,"extFields":17}', 0, "extFields are not an object"),
-        (b'{"code":"10","opaque":7}', 0, "must be numbers"),
+        (b'{"code":"10","opaque":7}', 0, "must be whole numbers"),
         (CUT_OFF, 1, "says 100"),
     ],
 )
@@ -637,6 +637,25 @@ def test_one_that_wants_no_answer_gets_none_and_one_that_was_to_be_an_answer_end
         assert peer.is_closing()
 
     run(story())
+
+
+@pytest.mark.parametrize(
+    "header", [b"17", b'{"extFields":[1]}', b'{"opaque":1,"flag":1,"extFields":[1]}', b'{"opaque":1,"extFields":[1]}']
+)
+def test_what_was_wrong_is_forgotten_at_once(header: bytes) -> None:
+    """Not when the collector of cycles comes: a header may be large."""
+
+    async def story() -> None:
+        peer = FakeTransport(Home(echo))
+        gc.collect()
+        peer.feed(framed(header))
+        assert gc.collect() == 0
+
+    gc.disable()
+    try:
+        run(story())
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from pyromq.net.compiled import KERNEL
 pytestmark = pytest.mark.skipif(KERNEL is None, reason="without the kernel nobody is waited for")
 
 QUICKLY, SLOWLY = 100_000, 10_000_000  # ns from an answer to the next request
+START = 1_000_000_000
 
 
 def patience() -> Any:
@@ -26,12 +27,12 @@ def asks(one: Any, now: int, after: int) -> tuple[bool, int]:
 
 def test_alone_is_who_was_it_the_last_time_as_well() -> None:
     one = patience()
-    seen = [one.is_alone(descriptor) for descriptor in (7, 7, 7, -1, 7, 8, 8, -1, -1)]
+    seen = [one.alone_again(descriptor) for descriptor in (7, 7, 7, -1, 7, 8, 8, -1, -1)]
     assert seen == [False, True, True, False, False, False, True, False, False]
 
 
 def test_whoever_asks_again_at_once_is_worth_waiting_for_and_whoever_does_not_is_not() -> None:
-    one, now = patience(), 0
+    one, now = patience(), START
     for after, worth in ((QUICKLY, True), (QUICKLY, True), (SLOWLY, False), (QUICKLY, True)):
         found, now = asks(one, now, after)
         assert found == worth
@@ -40,39 +41,42 @@ def test_whoever_asks_again_at_once_is_worth_waiting_for_and_whoever_does_not_is
 def test_who_had_no_answer_was_not_quick() -> None:
     """It was not alone, or what it asked for takes its time."""
     one = patience()
-    one.answered(10 * SLOWLY)
-    assert one.asked(10 * SLOWLY + QUICKLY)
-    assert not one.asked(10 * SLOWLY + 2 * QUICKLY)
+    one.answered(START)
+    assert one.asked(START + QUICKLY)
+    assert not one.asked(START + 2 * QUICKLY)
 
 
-def test_after_a_wait_in_vain_it_has_to_be_quick_four_times_as_often() -> None:
-    one, now, needed = patience(), 0, []
+def times_it_has_to_be_quick(one: Any) -> int:
+    now, times, found = START, 0, False
+    while not found:
+        found, now = asks(one, now, QUICKLY)
+        times += 1
+    return times
+
+
+def test_after_a_wait_in_vain_one_has_to_be_quick_four_times_as_often() -> None:
+    one, needed = patience(), []
     for _ in range(3):
         one.did_not_come()
-        times, found = 0, False
-        while not found:
-            found, now = asks(one, now, QUICKLY)
-            times += 1
-        needed.append(times)
+        needed.append(times_it_has_to_be_quick(one))
     assert needed == [4, 16, 64]
     assert (one.stays, one.stays_in_vain) == (0, 3)
 
 
-def test_that_is_forgotten_when_it_comes_while_it_is_waited_for() -> None:
+@pytest.mark.parametrize(("came", "needed"), [(1, 32), (2, 16), (6, 1), (60, 1)])
+def test_each_time_it_comes_while_it_is_waited_for_half_as_often_is_enough(came: int, needed: int) -> None:
     one = patience()
     for _ in range(3):
         one.did_not_come()
-    for _ in range(6):
+    for _ in range(came):
         one.came()
-    assert asks(one, 0, QUICKLY)[0], "once is enough again"
-    assert (one.stays, one.stays_in_vain) == (6, 3)
+    one.asked(START)  # after a pause
+    assert times_it_has_to_be_quick(one) == needed
+    assert (one.stays, one.stays_in_vain) == (came, 3)
 
 
-def test_it_never_has_to_be_quick_more_often_than_a_client_can_be() -> None:
-    one, now, times, found = patience(), 0, 0, False
+def test_however_often_it_was_in_vain_there_is_a_next_time() -> None:
+    one = patience()
     for _ in range(40):
         one.did_not_come()
-    while not found:
-        found, now = asks(one, now, QUICKLY)
-        times += 1
-    assert times == 4096
+    assert times_it_has_to_be_quick(one) == 4096

@@ -21,7 +21,7 @@ cdef class Patience:
     cdef long long needed
     cdef readonly long long stays
     cdef readonly long long stays_in_vain
-    cpdef bint is_alone(self, int descriptor) noexcept
+    cpdef bint alone_again(self, int descriptor) noexcept
     cpdef bint asked(self, long long now) noexcept
     cpdef void answered(self, long long now) noexcept
     cpdef void came(self) noexcept

@@ -154,15 +154,15 @@ cdef class Inlet:
 
 
 cdef class Patience:
-    """Whom to wait for: one that is alone with us and asks again as soon as it has its answer. Who was waited for in vain
-    has to be quick four times as often before the next wait."""
+    """Whom to wait for: one that is alone with us and asks again as soon as it has its answer. After a wait in vain
+    whoever is next has to be quick four times as often, after one that was not, half as often."""
 
     def __init__(self):
         self.alone = -1
         self.answered_at = self.quick = self.stays = self.stays_in_vain = 0
         self.needed = 1
 
-    cpdef bint is_alone(self, int descriptor) noexcept:
+    cpdef bint alone_again(self, int descriptor) noexcept:
         """Whether this one alone has asked, the last time as well; -1: there was none, or there were more.
 
         Of many who wait for each other's answers, one may be first now and then, and what they ask for is better done
@@ -173,7 +173,7 @@ cdef class Patience:
         return descriptor >= 0 and descriptor == before
 
     cpdef bint asked(self, long long now) noexcept:
-        """Somebody asks. Whether it is worth waiting for after its answer."""
+        """A turn begins. Whether the one who asks is worth waiting for after its answer."""
         self.quick = self.quick + 1 if now - self.answered_at < QUICK_NS else 0
         self.answered_at = 0
         return self.quick >= self.needed
@@ -306,7 +306,7 @@ cdef class Intake:
         cdef PyObject* found
         cdef Inlet inlet
         cdef int i
-        cdef bint taken = True, alone = self.patience.is_alone(events[0].data.fd if count == 1 else -1)
+        cdef bint taken = True, alone = self.patience.alone_again(events[0].data.fd if count == 1 else -1)
         for i in range(count):
             found = PyDict_GetItem(self.inlets, events[i].data.fd)
             if found != NULL:  # another one's end may have been this one's too

@@ -262,7 +262,8 @@ class Connection(asyncio.BufferedProtocol):
             try:
                 command = decode_frame(data, at, end, limits.fields)
             except Illegible as bad:
-                self._refuse(bad)
+                if not self._refuse(bad):
+                    raise
             else:
                 if command.flags & FLAG_ANSWER:
                     self._take_answer(command)
@@ -273,15 +274,16 @@ class Connection(asyncio.BufferedProtocol):
                 self._write_out()
         return at
 
-    def _refuse(self, bad: Illegible) -> None:
-        """A request that has its length and its number, and something wrong between: what follows is not touched by it.
-        Raises it when there is nobody to be told, and when it was to be an answer, for which somebody would wait."""
+    def _refuse(self, bad: Illegible) -> bool:
+        """Tell the peer that its request makes no sense; what follows does. False when it was to be an answer: whoever
+        waits for that must not wait on."""
         request = bad.request
-        if request is None or request.flags & FLAG_ANSWER:
-            raise bad
+        if request.flags & FLAG_ANSWER:
+            return False
         self._home.complaints.say(self.host, f"a request of {self.address} is refused: {bad}")
         if not request.flags & FLAG_ONE_WAY:
             self._put_answer(request, refusal(BadRequest(str(bad))))
+        return True
 
     def _has_room(self) -> bool:
         """Whether one more request may be handled; what is ready goes out first if that is much."""

@@ -46,11 +46,11 @@ _JSON, _BINARY = Serialization.JSON, Serialization.BINARY
 
 
 class Illegible(BadFrame):
-    """A header of the right length in which something is wrong. Whoever wrote it can be told, and goes on."""
+    """A header in which something is wrong, but not where it ends nor who is to be told: what follows can be read."""
 
-    def __init__(self, why: str, request: Command | None) -> None:
+    def __init__(self, why: str, request: Command) -> None:
         super().__init__(why)
-        #: What an answer needs to know of it; None: nobody can be answered.
+        #: What an answer needs to know of it, and nothing else.
         self.request = request
 
 
@@ -87,20 +87,23 @@ def _decode_json(data: bytes, max_fields: int) -> Command:
     try:
         return _command_of(header.get, max_fields)
     except BadFrame as bad:
-        raise Illegible(str(bad), _who_asks(header)) from None
+        request = _who_asks(header)
+        if request is None:
+            raise
+        raise Illegible(str(bad), request) from None
 
 
 def _command_of(get: Callable[..., Any], max_fields: int) -> Command:
     code, correlation_id, flags, version = get("code", 0), get("opaque", 0), get("flag", 0), get("version", 0)
     if not type(code) is type(correlation_id) is type(flags) is type(version) is int:
-        raise BadFrame("code, opaque, flag and version of the header must be numbers")
+        raise BadFrame("code, opaque, flag and version of the header must be whole numbers")
     if not (
         _LOW <= code <= _HIGH
         and _LOW <= correlation_id <= _HIGH
         and _LOW <= flags <= _HIGH
         and _LOW <= version <= _HIGH
     ):
-        raise BadFrame("code, opaque, flag and version of the header must be 32-bit numbers")
+        raise BadFrame("code, opaque, flag and version of the header must be numbers of 32 bits")
     language, reason = get("language"), get("remark")
     return Command(
         code,

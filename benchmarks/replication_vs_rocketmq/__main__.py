@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import mmap
 import os
 import signal
 import sys
@@ -42,6 +43,7 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=2, help="of one load; a fifth of it is not counted (2)")
     parser.add_argument("--fill", type=int, default=800_000, help="messages of 1 KiB that a cold slave finds (800000)")
     parser.add_argument("--rate", type=float, default=50_000, help="messages a second while the lag is taken (50000)")
+    parser.add_argument("--pace", type=float, default=0, help="messages a second of the loads, at most (0: no limit)")
     parser.add_argument("--steps", default=",".join(STEPS), help=f"which of {', '.join(STEPS)} (all)")
     parser.add_argument("--systems", choices=("both", "ours", "apache"), default="both", help="whose pair (both)")
     parser.add_argument("--kernel", choices=("compiled", "python"), default="compiled", help="which form of PyroMQ")
@@ -58,6 +60,8 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
 WARM_UP = 100_000
 #: A lag is watched for so many times as long as a load.
 LAG_SECONDS = 3
+#: What master and slave write in a load of two seconds at most.
+READY_BYTES = 2 << 30
 #: Writing here needs root.
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 
@@ -125,9 +129,10 @@ class Measurement:
                     if pair.slave is not None:
                         pair.until_level()
                     pair.until_at_rest()
-                    forget_pages()
+                    ready_memory()
                     numbered = (number - 1) * self._chosen.turns + turn + 1
-                    self._keep(sample(self._generator, pair, load, mode, self._chosen.seconds, numbered))
+                    limits = (self._chosen.seconds, numbered, self._chosen.pace)
+                    self._keep(sample(self._generator, pair, load, mode, *limits))
                     pair.pause()
 
     def _keep(self, taken: Sample) -> None:
@@ -154,12 +159,15 @@ class Measurement:
         )
 
 
-def forget_pages() -> None:
-    """Have the system let go of the files' pages in memory, where we may: new ones are then made of what it has had
-    before. On virtual machines, memory that was never used costs several times as much when it is first written."""
+def ready_memory() -> None:
+    """Have the system let go of the files' pages in memory, where we may, and use as much as the next load will: new
+    pages are then made of what it has had just before. A virtual machine gives free memory back to its host, and what
+    it has to ask for again costs many times as much when it is first written."""
     os.sync()
     with contextlib.suppress(OSError):
         DROP_CACHES.write_text("1")
+    kind = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_POPULATE", 0)
+    mmap.mmap(-1, READY_BYTES, flags=kind).close()
 
 
 def publish(measured: Measurement, chosen: argparse.Namespace) -> Path:

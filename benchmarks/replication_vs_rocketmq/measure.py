@@ -73,10 +73,10 @@ class CatchUp:
         return self.megabytes / self.seconds
 
 
-def sample(generator: Generator, pair: Pair, load: Load, mode: str, seconds: float, number: int) -> Sample:
-    """`pair` must be the one that is not paused."""
+def sample(generator: Generator, pair: Pair, load: Load, mode: str, seconds: float, number: int, pace: float) -> Sample:
+    """`pair` must be the one that is not paused. `pace`: no more messages than that in a second; 0: all that can be."""
     before = pair.cpu_seconds()
-    result = generator.run(load, pair.ports.broker, seconds)
+    result = generator.run(load, pair.ports.broker, seconds, pace)
     time.sleep(SETTLE_S)
     used = [now - then for now, then in zip(pair.cpu_seconds(), before, strict=True)]
     master_us, slave_us = (one * 1e6 / max(result.total, 1) for one in used)

@@ -23,6 +23,8 @@ from pyromq.config import BrokerConfig, NameServerConfig, ReplicationConfig, Ret
 from pyromq.errors import ConfigError, SendError, SendUnknown
 from pyromq.nameserver.assembly import NameServer
 from pyromq.net.client import Client
+from pyromq.net.compiled import KERNEL
+from pyromq.store import open_run
 from pyromq.testing.ports import free_broker_port
 from pyromq.wire import admin_requests as ask
 from pyromq.wire import requests
@@ -165,6 +167,24 @@ def test_a_slave_has_the_log_the_queues_and_the_tables_of_its_master(tmp_path: P
         assert bytes(pair.slave.store.message_at(0)) == message
 
     told(tmp_path, story)
+
+
+@pytest.mark.skipif(KERNEL is None, reason="without the kernel the log is closed in each turn")
+@pytest.mark.parametrize("role", ["ASYNC_MASTER", "SYNC_MASTER"])
+def test_a_slave_gets_what_a_turn_wrote_while_the_log_of_its_master_stays_open_for_more(
+    role: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(open_run, "LINGER_SECONDS", 3600.0)
+
+    async def story(pair: Pair) -> None:
+        master, was_open = pair.master.store, []
+        pair.slave.store.marks.appended.listen(lambda _: was_open.append(master.marks.readable.value < master.log.end))
+        for number in range(20):
+            await send(pair, number, number + 1)
+            await pair.level()
+        assert any(was_open), "others ask for something now and then, which closes it, but not each time"
+
+    told(tmp_path, story, role)
 
 
 def test_a_slave_answers_questions_and_refuses_what_would_change_anything(tmp_path: Path) -> None:

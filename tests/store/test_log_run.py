@@ -20,7 +20,7 @@ from pyromq.store import log_run, open_run
 from pyromq.store.fresh_records import MAX_STRETCHES, FreshRecords, Stretch
 from pyromq.store.log_run import ReadableLogRun, RecordPattern
 from pyromq.store.message_store import InlineRunner, MessageStore
-from pyromq.store.open_run import LINGER_SECONDS, MOST_LINGER_SECONDS
+from pyromq.store.open_run import LINGER_SECONDS
 from pyromq.store.queue_cursor import QueueCursor, ReadableQueueCursor, queue_key
 from pyromq.testing import SimDisk
 from records.drafts import INT32, properties
@@ -175,7 +175,7 @@ def test_an_error_in_the_middle_leaves_the_log_in_order(monkeypatch: pytest.Monk
 def test_a_run_that_lingers_is_in_the_log_after_each_turn_and_in_the_queues_when_somebody_asks() -> None:
     store = store_with_queues()
     start, run = store.log.end, ReadableLogRun()
-    assert store.open_run(cast(Any, run), most_linger_s=0.002)
+    assert store.open_run(cast(Any, run), lingers=True)
     for turn in range(3):
         assert write(run, order(f"{turn}")) is not None
         assert store.log.written_to > store.log.end
@@ -195,7 +195,7 @@ def test_a_run_that_lingers_ends_with_the_turn_in_which_an_awaited_message_came(
     store = store_with_queues()
     store.arrivals.watch("orders", 1)
     run = ReadableLogRun()
-    assert store.open_run(cast(Any, run), most_linger_s=0.002)
+    assert store.open_run(cast(Any, run), lingers=True)
     assert write(run, order("for nobody", queue=0)) is not None
     store.end_turn()
     assert run.is_open
@@ -213,16 +213,16 @@ def test_a_run_stays_open_for_about_as_many_messages_whether_they_come_fast_or_s
     clock = ManualClock()
     store = store_with_queues(clock=clock, segment_bytes=1 << 20)
     run = ReadableLogRun()
-    assert store.open_run(cast(Any, run), most_linger_s=MOST_LINGER_SECONDS)
+    assert store.open_run(cast(Any, run), lingers=True)
     for number in range(messages):
         assert write(run, order(f"{number}")) is not None
     clock.advance(seconds)
     store.close_run()
-    assert store.open_run(cast(Any, run), most_linger_s=MOST_LINGER_SECONDS)
+    assert store.open_run(cast(Any, run), lingers=True)
     assert store._open_run.linger_s == pytest.approx(lingers_s, rel=0.01)
     store.close_run()
-    assert store.open_run(cast(Any, run), most_linger_s=LINGER_SECONDS)
-    assert store._open_run.linger_s == LINGER_SECONDS, "slaves are not kept waiting"
+    assert store.open_run(cast(Any, run))
+    assert store._open_run.linger_s == LINGER_SECONDS, "of what follows, since the run itself ends with the turn"
 
 
 async def turns() -> None:
@@ -292,7 +292,7 @@ def test_with_a_transient_pool_whoever_waits_when_a_message_becomes_readable_is_
 def test_time_goes_on_while_a_run_lingers_and_never_back() -> None:
     store = store_with_queues()
     run = ReadableLogRun()
-    assert store.open_run(cast(Any, run), most_linger_s=0.002)
+    assert store.open_run(cast(Any, run), lingers=True)
     before = run.now_ms
     store.log.renew_run(run, before + 5)
     assert run.now_ms == store.log.last_timestamp_ms == before + 5
@@ -318,7 +318,7 @@ def test_a_run_uses_the_same_memory_again_and_stops_at_the_end_of_the_segment() 
 def test_what_cannot_be_written_fences_the_store(monkeypatch: pytest.MonkeyPatch, sync: bool) -> None:
     store = store_with_queues(flush=FlushConfig(sync=sync))
     end, run = store.marks.appended.value, ReadableLogRun()
-    assert store.open_run(cast(Any, run), most_linger_s=0.002)
+    assert store.open_run(cast(Any, run), lingers=True)
     assert write(run, order("lost")) is not None
     file = store.log.files.segments[-1].file
     monkeypatch.setattr(type(file), "write_at", _no_disk)

@@ -36,7 +36,6 @@ from pyromq.records.layout import FLAG_MULTI_TAGS
 from pyromq.store.compiled import KERNEL as STORE_KERNEL
 from pyromq.store.log_run import ReadableLogRun
 from pyromq.store.message_store import MessageStore
-from pyromq.store.open_run import LINGER_SECONDS, MOST_LINGER_SECONDS
 from pyromq.wire.answer_pieces import answer_pieces
 from pyromq.wire.command import Command
 from pyromq.wire.frames import decode_frames, encode_frame
@@ -165,13 +164,7 @@ class FastSends:
             return False
         if self._is_stale and self._store.clock.monotonic() >= self._look_up_from:
             self._look_up_topics()
-        return self._store.open_run(self._run, most_linger_s=self._most_linger(), settles=self._may_settle())
-
-    def _most_linger(self) -> float:
-        """Slaves are told when it is closed, or at the end of a turn: that of a lone client may be as long."""
-        if not self._lingers:
-            return 0.0
-        return LINGER_SECONDS if self._promise.has_slaves else MOST_LINGER_SECONDS
+        return self._store.open_run(self._run, lingers=self._lingers, settles=self._may_settle())
 
     def _may_settle(self) -> bool:
         """May the loop bring messages by itself where they can be acknowledged? Nobody else has to have them then; and

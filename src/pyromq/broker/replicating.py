@@ -142,15 +142,13 @@ class Replicating:
                 yield self
         else:
             assert self.primary is not None
-            self._store.marks.readable.listen(lambda _: self._log_grew())
-            if self._config.copies > 1:  # somebody waits for slaves: they get what a turn of the loop wrote at its end
-                self._store.marks.appended.listen(lambda _: self._log_grew())
+            self._store.copyable_mark.listen(self._log_grew)
             # A port that nobody asked for must not keep the broker from starting.
             by_chance = not self._config.replication.listen_port
             async with self.primary.serving(self._config.listen_host, self._port(), or_any=by_chance):
                 yield self
 
-    def _log_grew(self) -> None:
+    def _log_grew(self, _position: int) -> None:
         if self.primary is not None:
             self.primary.log_grew()
 

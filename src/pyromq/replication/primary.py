@@ -33,7 +33,7 @@ log = logging.getLogger("pyromq.replication")
 
 #: Of one frame, and so of one turn for one replica.
 BATCH_BYTES = 1 << 20
-#: What is written at least so long after the last leaves at once.
+#: Where nothing gathers: what is written at least so long after the last leaves at once.
 APART_SECONDS = 0.0001
 #: How often silence is noticed.
 TICK_SECONDS = 0.5
@@ -195,17 +195,21 @@ class Primary:
 
 
 class _Line:
-    """One connection with a replica: one task speaks, one notices silence, and what comes is heard as it comes."""
+    """One connection with a replica. What comes is heard as it comes, and what is new in the log leaves by itself as
+    long as the replica keeps up; one task sends all that does not, and one notices silence."""
 
     def __init__(self, connection: socket.socket, stream: PrimaryStream, primary: Primary) -> None:
         self.connection = connection
         self.stream = stream
         self._primary = primary
-        self.grew = asyncio.Event()
-        #: While there is nothing to send: what is new may leave at once, without waking the task.
+        self._loop = asyncio.get_running_loop()
+        #: The task has something to do.
+        self._wanted = asyncio.Event()
+        #: While the task rests: what is new leaves without it.
         self._resting: LogSender | None = None
-        #: When some did so last, in seconds.
+        #: When some did so last, in seconds; and whether some is about to.
         self._left_at = 0.0
+        self._is_leaving = False
         #: A span of which some bytes have left so, and how many; or what was wrong.
         self._begun: tuple[Span, int] | None = None
         self._failure: Exception | None = None
@@ -213,7 +217,7 @@ class _Line:
 
     async def run(self) -> None:
         """Until the replica leaves. Raises what ended it otherwise."""
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         gone: asyncio.Future[None] = loop.create_future()
         loop.add_reader(self.connection, self._hear, gone)
         tasks = [loop.create_task(one) for one in (self._speak(), self._watch())]
@@ -252,20 +256,20 @@ class _Line:
             gone.set_exception(error)
         else:
             if waits:
-                self.grew.set()
+                self._wanted.set()
 
     async def _watch(self) -> None:
         """Also while a replica that does not read holds up what is being sent."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
             self.stream.check_silence(self._primary.now_ms())
-            self.grew.set()  # a sign of life may be due
+            self._wanted.set()  # a sign of life may be due
 
     async def _speak(self) -> None:
         primary = self._primary
         with contextlib.closing(LogSender(self.connection, primary.store)) as sender:
             while True:
-                self.grew.clear()
+                self._wanted.clear()
                 span = self.stream.next_span(primary.now_ms())
                 if span is None:
                     await self._rest(sender)
@@ -273,17 +277,15 @@ class _Line:
                 # Believed before it leaves: a report may come back before the call that sent it returns.
                 primary.followers = self.stream.sent(span, primary.followers, primary.now_ms())
                 await sender.send(span)
-                if not self.stream.is_level:
-                    # A socket that takes everything at once never makes us wait, and others have their turn too.
-                    await asyncio.sleep(0)
-                elif primary.gather_s:
-                    await asyncio.sleep(primary.gather_s)
+                self._left_at = primary.now()
+                # A socket that takes everything at once never makes us wait, and others have their turn too.
+                await asyncio.sleep(0)
 
     async def _rest(self, sender: LogSender) -> None:
         """Until there is something to send that does not leave by itself."""
-        self._resting = None if self._primary.gather_s else sender
+        self._resting = sender
         try:
-            await self.grew.wait()
+            await self._wanted.wait()
         finally:
             self._resting = None
         if self._failure is not None:
@@ -293,33 +295,49 @@ class _Line:
             await sender.send_rest(span, sent)
 
     def log_grew(self) -> None:
-        """Where sends wait for slaves, what is new leaves in the turn of the loop in which it was written. What follows
-        right behind it leaves together: there may be much, each a message by itself."""
-        now = self._primary.now()
-        if self._resting is None or now < self._left_at + APART_SECONDS or not self._leaves_now(self._resting):
-            self._resting = None
-            self.grew.set()
+        """What comes first after a pause leaves in the turn of the loop in which it was written; what follows right
+        behind it leaves together, be it a turn or `gather_s` later: there may be much, each a message by itself."""
+        if self._resting is None or self._is_leaving:  # the task looks at the log before it rests
+            return
+        gather_s = self._primary.gather_s
+        early_s = self._left_at + (gather_s or APART_SECONDS) - self._primary.now()
+        if early_s <= 0:
+            self._leave()
+            return
+        self._is_leaving = True
+        if gather_s:
+            self._loop.call_later(early_s, self._leave)
         else:
-            self._left_at = now
+            self._loop.call_soon(self._leave)
+
+    def _leave(self) -> None:
+        self._is_leaving = False
+        if self._resting is not None:
+            self._left_at = self._primary.now()
+            if not self._leaves_now(self._resting):
+                self._resting = None
+                self._wanted.set()
 
     def _leaves_now(self, sender: LogSender) -> bool:
         """False: the task has to go on, or to raise what was wrong. Whoever writes is not told of it."""
         primary, stream = self._primary, self.stream
+        now_ms = primary.now_ms()
         try:
-            span = stream.next_span(primary.now_ms())
-            if span is None:
-                return True
-            if not span.length or not sender.can_send_now(span):
-                return False
-            primary.followers = stream.sent(span, primary.followers, primary.now_ms())
-            sent = sender.send_now(span)
+            while not stream.is_level:
+                span = stream.next_span(now_ms)
+                if span is None:  # it has not asked for it yet
+                    return True
+                if not sender.can_send_now(span):
+                    return False
+                primary.followers = stream.sent(span, primary.followers, now_ms)
+                sent = sender.send_now(span)
+                if sent < PUSH.size + span.length:
+                    self._begun = span, sent
+                    return False
         except Exception as error:  # noqa: BLE001  the task raises it
             self._failure = error
             return False
-        if sent < PUSH.size + span.length:
-            self._begun = span, sent
-            return False
-        return stream.is_level
+        return True
 
     def say_where_we_end(self) -> None:
         """A sign of life from another place than its end: our replicas and RocketMQ's see by it what is the matter."""

@@ -14,6 +14,7 @@ class StoreLog:
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
+        self._copyable = store.copyable_mark
 
     @property
     def log_start(self) -> int:
@@ -21,7 +22,7 @@ class StoreLog:
 
     @property
     def log_end(self) -> int:
-        return self._store.copyable
+        return self._copyable.value
 
     @property
     def last_segment_start(self) -> int:

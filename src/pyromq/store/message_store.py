@@ -44,6 +44,7 @@ from pyromq.store.checkpoint import AbortMark, CheckpointFile, RecoverPoint, Rec
 from pyromq.store.cleaner import Cleaner
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.disk import Disk, OsDisk, Usage
+from pyromq.store.dispatch_timing import DispatchTiming
 from pyromq.store.dispatcher import Dispatcher
 from pyromq.store.flusher import Flusher
 from pyromq.store.key_index import KeyIndex
@@ -60,7 +61,7 @@ from pyromq.store.start import Start
 from pyromq.store.sync_thread import SyncThread
 from pyromq.store.transient_pool import TransientPool
 from pyromq.store.warmth import Warmth
-from pyromq.store.watermarks import Watermarks
+from pyromq.store.watermarks import Watermark, Watermarks
 from pyromq.store.work_thread import WorkThread
 from pyromq.telemetry import Telemetry
 
@@ -161,19 +162,15 @@ class MessageStore(StoreReader):
         self._blocked: OSError | None = None
         #: Records below this position were found on disk: they are checked when they are read.
         self._found_below = 0
-        self._dispatch_is_due = False
-        #: The call that does it later, if nobody asks before.
-        self._lingering: asyncio.TimerHandle | None = None
-        #: Somebody may wait for one of the messages that are not in their queues yet.
-        self._may_be_awaited = False
         #: How many topics were removed: their files get names of their own until they are gone.
         self._removals = 0
         self._open_run = OpenRun(
-            self.log, self.queues, self.marks, self.flusher, self.clock, self.fence, self._grew, self.catch_up,
+            self.log, self.queues, self.marks, self.flusher, self.clock, self.fence, self._grew, self._end_run,
             syncs=config.flush.sync,
         )  # fmt: skip
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.marks.shown_moved = self._dispatch_later
+        self._timing = DispatchTiming(self.marks, self._dispatch_now, lambda: self._open_run.linger_s)
+        self.marks.shown_moved = self._timing.shown_moved
         self._append_seconds = self.telemetry.histogram("store.append_seconds")
         self._append_unfaulted_seconds = self.telemetry.histogram("store.append_without_page_fault_seconds")
         self._messages = self.telemetry.counter("store.appended_messages")
@@ -409,7 +406,12 @@ class MessageStore(StoreReader):
     def copyable(self) -> int:
         """Everything below is in the log's files, for those who copy them. What a run wrote is there at the end of the
         loop's turn, a moment before readers are shown it."""
-        return self.marks.appended.value if self._transient is None else self.marks.readable.value
+        return self.copyable_mark.value
+
+    @property
+    def copyable_mark(self) -> Watermark:
+        """The mark that says so."""
+        return self.marks.appended if self._transient is None else self.marks.readable
 
     def log_bytes(self, position: int, most: int) -> memoryview:
         """What the log has from a position on, in one segment. Nothing when it ends there. Raises OffsetNotFound."""
@@ -422,11 +424,11 @@ class MessageStore(StoreReader):
         at = position - segment.base
         return segment.buffer[at : min(at + most, segment.size, end - segment.base)]
 
-    def open_run(self, run: LogRun, *, most_linger_s: float = 0.0, settles: bool = False) -> bool:
+    def open_run(self, run: LogRun, *, lingers: bool = False, settles: bool = False) -> bool:
         """Let a compiled loop append, message by message; False when only `append` can tell what is the matter.
 
-        `close_run` follows at the end of the loop's turn, or when the run has lingered, at most so long: whoever lets
-        it calls `begin_turn` and `end_turn` in each turn. A sync, a reader or an `append` in between close it first.
+        `close_run` follows at the end of the loop's turn; if it `lingers`, some turns later: whoever lets it calls
+        `begin_turn` and `end_turn` in each of them. A sync, a reader or an `append` in between close it first.
 
         `settles`: it may write by itself what it gathered, and under sync flush wait for the disk where that is fast;
         it acknowledges what is there.
@@ -438,7 +440,7 @@ class MessageStore(StoreReader):
             or self._blocked is not None
         ):
             return False
-        return self._open_run.open(run, self._loop, most_linger_s=most_linger_s, settles=settles)
+        return self._open_run.open(run, self._loop, lingers=lingers, settles=settles)
 
     def begin_turn(self) -> None:
         """A turn of the loop begins, and a run may be open."""
@@ -457,8 +459,11 @@ class MessageStore(StoreReader):
     def catch_up(self) -> None:
         """Put everything that was appended in this turn where readers see it, for whoever asks in the same turn."""
         self.close_run()
-        if self._dispatch_is_due:
-            self._dispatch_now()
+        self._timing.if_due()
+
+    def _end_run(self) -> None:
+        self.close_run()
+        self._timing.run_ended()
 
     def _add_queue(self, draft: Draft) -> None:
         """A queue's first file is there before its first message is in the log. Raises DiskFull."""
@@ -496,18 +501,18 @@ class MessageStore(StoreReader):
     def _grew(self, messages: int, *, may_be_awaited: bool = True) -> None:
         if not messages:
             return
-        self._may_be_awaited |= may_be_awaited
+        self._timing.came(may_be_awaited=may_be_awaited)
         self._messages.add(messages)
         self.marks.appended.advance(self.log.end)
         if self._transient is None:
             # Without sync flush the run has lingered already.
-            self._show(self.log.end, lingers=self.config.flush.sync and not self._may_be_awaited)
+            self._show(self.log.end, lingers=self.config.flush.sync)
         self.flusher.grew()
 
     def _show(self, position: int, *, lingers: bool = False) -> None:
         """Readers may see the log up to a position, and the queues follow."""
         self.marks.readable.advance(position)
-        self._dispatch_later(lingers=lingers)
+        self._timing.readable_moved(lingers=lingers)
 
     def commit_gathered(self) -> None:
         """Take over what a run wrote; with the transient pool, bring what was gathered into the page cache too."""
@@ -563,12 +568,12 @@ class MessageStore(StoreReader):
         """False when the disk is full: the log has everything, and a later attempt goes on where this one stopped."""
         try:
             self.dispatcher.dispatch()
-            self._may_be_awaited &= self.marks.dispatched.value < self.marks.readable.value
+            self._timing.dispatched()
             self.arrivals.tell()
             if self._loop is None:
                 self.dispatcher.index()
             elif self.marks.indexed.value >= self._found_below and not self.dispatcher.index(INDEX_SLICE_BYTES):
-                self._dispatch_later()
+                self._timing.later()
         except OSError as error:
             if self._blocked is None:
                 log.error("messages are refused, queue entries cannot be written: %s", what_to_do(error))
@@ -577,28 +582,9 @@ class MessageStore(StoreReader):
         self._blocked = None
         return True
 
-    def _dispatch_later(self, *, lingers: bool = False) -> None:
-        """In the loop's next turn; if it `lingers`, a moment later, with more messages. One that lingers is hurried up,
-        and one that is near is not put off."""
-        if self._loop is None:
-            return
-        if not self._dispatch_is_due and lingers:
-            self._lingering = self._loop.call_later(self._open_run.linger_s, self._dispatch_now)
-        elif not self._dispatch_is_due or (self._lingering is not None and not lingers):
-            self._linger_no_longer()
-            self._loop.call_soon(self._dispatch_now)
-        self._dispatch_is_due = True
-
-    def _linger_no_longer(self) -> None:
-        if self._lingering is not None:
-            self._lingering.cancel()
-            self._lingering = None
-
     def _dispatch_now(self) -> None:
         """One turn of the loop: all queues, and a slice of the index."""
-        self._dispatch_is_due = False
-        self._linger_no_longer()
-        if self._is_open and self._loop is not None:
+        if self._is_open:
             try:
                 self._try_dispatch()
             except Exception as error:
@@ -612,11 +598,12 @@ class MessageStore(StoreReader):
         When the store is fenced, whoever waits gets StoreFenced, and so does the block's end.
         """
         self._loop = asyncio.get_running_loop()
+        self._timing.start(self._loop)
         try:
             if not self._is_open:
                 opening = asyncio.to_thread(self.open, truncate_at=truncate_at, hold_back=hold_back)
                 await uninterrupted(asyncio.ensure_future(opening))
-            self._dispatch_later()
+            self._timing.later()
             with (
                 ThreadPoolExecutor(1, "pyromq-points") as executor,
                 contextlib.closing(self._sync_thread()) as syncing,
@@ -639,7 +626,7 @@ class MessageStore(StoreReader):
                         task.cancel()
                     await asyncio.gather(*tasks, return_exceptions=True)
         finally:
-            self._linger_no_longer()
+            self._timing.stop()
             self._loop = None
             self.close()
         self._check_unfenced()
@@ -674,7 +661,7 @@ class MessageStore(StoreReader):
             except OSError as error:
                 log.warning("the key index waits for room on the disk: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
-        self._dispatch_later()
+        self._timing.later()
 
     async def _run_commits(self) -> None:
         while True:

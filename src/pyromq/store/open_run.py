@@ -54,11 +54,11 @@ class OpenRun:
         clock: Clock,
         fence: Callable[[BaseException], StoreFenced],
         grew: Grew,
-        catch_up: Callable[[], None],
+        end: Callable[[], None],
         *,
         syncs: bool,
     ) -> None:
-        """`catch_up` closes the run, and queues follow at once. `syncs`: what the disk has is acknowledged."""
+        """`end` closes the run when it has lingered. `syncs`: what the disk has is acknowledged."""
         self._log = log
         self._queues = queues
         self._marks = marks
@@ -66,7 +66,7 @@ class OpenRun:
         self._clock = clock
         self._fence = fence
         self._grew = grew
-        self._catch_up = catch_up
+        self._end = end
         self._syncs = syncs
         self._run: LogRun | None = None
         #: It acknowledges what this store alone has.
@@ -79,17 +79,17 @@ class OpenRun:
         self._is_in_turn = False
         self._close_is_due = False
 
-    def open(self, run: LogRun, loop: asyncio.AbstractEventLoop | None, *, most_linger_s: float, settles: bool) -> bool:
-        """False when there is no segment yet."""
+    def open(self, run: LogRun, loop: asyncio.AbstractEventLoop | None, *, lingers: bool, settles: bool) -> bool:
+        """False when there is no segment yet. One that does not linger ends with the loop's turn."""
         assert self._run is None, "one run at a time"
         if not self._log.open_run(run, self._queues.cursors, self._clock.now_ms()):
             return False
         self._run, self._settles = run, settles
-        self._choose_linger(most_linger_s)
+        self._choose_linger(MOST_LINGER_SECONDS if lingers else 0.0)
         if loop is not None and not self._close_is_due:
             self._close_is_due = True
-            if most_linger_s:
-                loop.call_later(self.linger_s, self._close_due, self._catch_up)
+            if lingers:
+                loop.call_later(self.linger_s, self._close_due, self._end)
             else:
                 loop.call_soon(self._close_due, self.close)
         self._let_settle(run)

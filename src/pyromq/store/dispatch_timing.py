@@ -1,0 +1,90 @@
+"""When queues follow the log: in the loop's next turn where somebody may wait, a moment later where nobody does.
+
+    readable moves    a run was closed, or something was appended
+    shown moves       copies were heard of, and readers may see more: far more often than there is something to show
+
+To follow costs as much for one message as for fifty. So what is due is done once, however many say so; and while part
+of what was closed together is still held back until it is copied, its rest is waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from pyromq.store.watermarks import Watermarks
+
+
+class DispatchTiming:
+    """Calls `dispatch` when it is time; without a loop never. What lingers does so for `linger_s()`."""
+
+    def __init__(self, marks: Watermarks, dispatch: Callable[[], None], linger_s: Callable[[], float]) -> None:
+        self._marks = marks
+        self._dispatch = dispatch
+        self._linger_s = linger_s
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_due = False
+        #: The call that does it later, if nobody asks before.
+        self._lingering: asyncio.TimerHandle | None = None
+        #: Somebody may wait for one of the messages that are not in their queues yet.
+        self._may_be_awaited = False
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def stop(self) -> None:
+        self._linger_no_longer()
+        self._loop = None
+
+    def came(self, *, may_be_awaited: bool) -> None:
+        """Messages are in the log that somebody may wait for, or nobody does."""
+        self._may_be_awaited |= may_be_awaited
+
+    def readable_moved(self, *, lingers: bool = False) -> None:
+        """`lingers`: it was not waited for more messages yet."""
+        self.later(lingers=(lingers and not self._may_be_awaited) or self._is_more_to_come)
+
+    def shown_moved(self) -> None:
+        if self._marks.undispatched:
+            self.later(lingers=self._is_more_to_come)
+
+    @property
+    def _is_more_to_come(self) -> bool:
+        """Is part of what was closed together held back, and does nobody wait?"""
+        return not self._may_be_awaited and self._marks.shown < self._marks.readable.value
+
+    def later(self, *, lingers: bool = False) -> None:
+        """In the loop's next turn; if it `lingers`, a moment later. What lingers is hurried up, and what is near is not
+        put off."""
+        if self._loop is None:
+            return
+        if not self._is_due and lingers:
+            self._lingering = self._loop.call_later(self._linger_s(), self.now)
+        elif not self._is_due or (self._lingering is not None and not lingers):
+            self._linger_no_longer()
+            self._loop.call_soon(self.if_due)
+        self._is_due = True
+
+    def run_ended(self) -> None:
+        """One that was long enough: at once, unless the rest of it is waited for."""
+        if self._lingering is None:
+            self.if_due()
+
+    def if_due(self) -> None:
+        if self._is_due:
+            self.now()
+
+    def now(self) -> None:
+        self._is_due = False
+        self._linger_no_longer()
+        if self._loop is not None:
+            self._dispatch()
+
+    def dispatched(self) -> None:
+        """Queues have followed: to the end, or as far as readers may see."""
+        self._may_be_awaited &= self._marks.dispatched.value < self._marks.readable.value
+
+    def _linger_no_longer(self) -> None:
+        if self._lingering is not None:
+            self._lingering.cancel()
+            self._lingering = None

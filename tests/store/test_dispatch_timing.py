@@ -1,0 +1,182 @@
+"""When queues follow the log: once for all that is due, at once for whoever waits, and together for all others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from pyromq.store.dispatch_timing import DispatchTiming
+from pyromq.store.watermarks import Watermark, Watermarks
+
+LINGER_S = 0.002
+
+
+class Timer:
+    def __init__(self, call: Callable[[], None]) -> None:
+        self.call = call
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+class Loop:
+    """Its turns and its clock are moved by the test."""
+
+    def __init__(self) -> None:
+        self._soon: list[Callable[[], None]] = []
+        self._timers: list[Timer] = []
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        self._soon.append(call)
+
+    def call_later(self, seconds: float, call: Callable[[], None]) -> Timer:
+        assert seconds == LINGER_S
+        self._timers.append(Timer(call))
+        return self._timers[-1]
+
+    def turn(self) -> None:
+        calls, self._soon = self._soon, []
+        for call in calls:
+            call()
+
+    def time_passes(self) -> None:
+        timers, self._timers = self._timers, []
+        for timer in timers:
+            if not timer.is_cancelled:
+                timer.call()
+
+
+class Scene:
+    """A log whose queues follow as far as readers may see; `promised` holds them back."""
+
+    def __init__(self, *, copies: bool = False) -> None:
+        self.marks = Watermarks()
+        self.promised = Watermark("promised")
+        if copies:
+            self.marks.show_only(self.promised)
+        self.loop = Loop()
+        self.timing = DispatchTiming(self.marks, self._dispatch, lambda: LINGER_S)
+        self.timing.start(cast(Any, self.loop))
+        self.marks.shown_moved = self.timing.shown_moved
+        #: Where queues ended after each time that they followed.
+        self.followed: list[int] = []
+
+    def _dispatch(self) -> None:
+        self.marks.dispatched.advance(self.marks.shown)
+        self.timing.dispatched()
+        self.followed.append(self.marks.dispatched.value)
+
+    def closed_at(self, position: int, *, awaited: bool = False, lingers: bool = False) -> None:
+        self.timing.came(may_be_awaited=awaited)
+        self.marks.readable.advance(position)
+        self.timing.readable_moved(lingers=lingers)
+
+
+def test_what_is_closed_is_followed_in_the_next_turn_once() -> None:
+    scene = Scene()
+    scene.closed_at(10)
+    scene.closed_at(20)
+    assert scene.followed == []
+    scene.loop.turn()
+    scene.loop.turn()
+    assert scene.followed == [20]
+
+
+def test_whoever_asks_before_does_it_and_it_is_not_done_again() -> None:
+    scene = Scene()
+    scene.closed_at(10)
+    scene.timing.if_due()
+    scene.loop.turn()
+    scene.timing.if_due()
+    assert scene.followed == [10]
+
+
+def test_what_lingers_waits_for_more_unless_somebody_waits_for_it() -> None:
+    scene = Scene()
+    scene.closed_at(10, lingers=True)
+    scene.closed_at(20, lingers=True)
+    scene.loop.turn()
+    assert scene.followed == []
+    scene.loop.time_passes()
+    assert scene.followed == [20]
+
+    scene.closed_at(30, lingers=True)
+    scene.closed_at(40, lingers=True, awaited=True)
+    scene.loop.turn()
+    assert scene.followed == [20, 40]
+    scene.loop.time_passes()
+    assert scene.followed == [20, 40], "what lingered was hurried up"
+
+
+def test_reports_of_copies_with_nothing_to_show_cost_nothing() -> None:
+    scene = Scene(copies=True)
+    for position in (10, 20, 30):
+        scene.promised.advance(position)
+    scene.loop.turn()
+    scene.loop.time_passes()
+    assert scene.followed == []
+
+
+def test_what_was_closed_together_is_followed_together_when_its_last_byte_is_copied() -> None:
+    scene = Scene(copies=True)
+    scene.promised.advance(10)
+    scene.closed_at(30)
+    scene.timing.run_ended()
+    scene.loop.turn()
+    assert scene.followed == []
+    scene.promised.advance(20)
+    scene.loop.turn()
+    assert scene.followed == []
+    scene.promised.advance(30)
+    scene.loop.turn()
+    assert scene.followed == [30]
+    scene.loop.time_passes()
+    assert scene.followed == [30]
+
+
+def test_a_slave_that_is_always_a_little_behind_holds_nobody_back() -> None:
+    scene = Scene(copies=True)
+    scene.closed_at(30)
+    scene.promised.advance(20)
+    scene.closed_at(50)
+    scene.loop.turn()
+    assert scene.followed == []
+    scene.loop.time_passes()
+    assert scene.followed == [20]
+    scene.promised.advance(40)
+    scene.loop.time_passes()
+    assert scene.followed == [20, 40]
+
+
+def test_whoever_waits_sees_each_message_in_the_turn_in_which_its_copy_is_heard_of() -> None:
+    scene = Scene(copies=True)
+    scene.closed_at(30, awaited=True)
+    scene.promised.advance(20)
+    scene.loop.turn()
+    assert scene.followed == [20]
+    scene.promised.advance(30)
+    scene.loop.turn()
+    assert scene.followed == [20, 30]
+
+    scene.closed_at(50)
+    scene.promised.advance(40)
+    scene.loop.turn()
+    assert scene.followed == [20, 30], "nobody waits any more"
+
+
+def test_a_run_that_has_lingered_is_followed_at_once_where_nothing_holds_it_back() -> None:
+    scene = Scene()
+    scene.closed_at(10)
+    scene.timing.run_ended()
+    assert scene.followed == [10]
+
+
+def test_nothing_happens_any_more_once_it_has_stopped() -> None:
+    scene = Scene()
+    scene.closed_at(10, lingers=True)
+    scene.timing.stop()
+    scene.closed_at(20)
+    scene.loop.turn()
+    scene.loop.time_passes()
+    assert scene.followed == []

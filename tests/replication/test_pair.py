@@ -186,6 +186,27 @@ def test_what_nobody_waits_for_gathers_and_the_first_of_it_leaves_at_once(tmp_pa
     asyncio.run(story())
 
 
+def test_it_gathers_on_however_often_something_is_written_and_looked_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(primary_module, "TICK_SECONDS", 0.001)
+
+    async def story() -> None:
+        async with two_stores(tmp_path, gather_s=60.0) as (one, other, pair), following(other, pair.address):
+            await pair.followers.until(len)
+            send(one, 1)
+            await pair.level()
+            reports, ends_at = pair.followers.count, asyncio.get_running_loop().time() + 0.1
+            number = 1
+            while asyncio.get_running_loop().time() < ends_at:
+                send(one, 1, number)
+                number += 1
+                await asyncio.sleep(0)
+            assert pair.followers.count == reports, "nothing of it has left"
+
+    asyncio.run(story())
+
+
 def test_a_copy_that_was_away_goes_on_where_it_was(tmp_path: Path) -> None:
     async def story() -> None:
         async with MessageStore(config(tmp_path / "a")).running() as one, leading(one) as pair:

@@ -63,7 +63,8 @@ class Scene:
         self.followed: list[int] = []
 
     def _dispatch(self) -> None:
-        self.marks.dispatched.advance(self.marks.shown)
+        self.marks.dispatched.advance(max(self.marks.shown, self.marks.dispatched.value))
+        self.marks.indexed.advance(self.marks.shown)
         self.timing.dispatched()
         self.followed.append(self.marks.dispatched.value)
 
@@ -163,6 +164,33 @@ def test_whoever_waits_sees_each_message_in_the_turn_in_which_its_copy_is_heard_
     scene.promised.advance(40)
     scene.loop.turn()
     assert scene.followed == [20, 30], "nobody waits any more"
+
+
+def test_one_that_begins_to_wait_when_its_message_is_on_its_way_is_told_as_soon_as_its_copy_is_heard_of() -> None:
+    scene = Scene(copies=True)
+    scene.closed_at(30)
+    scene.timing.watched()
+    scene.promised.advance(20)
+    scene.loop.turn()
+    assert scene.followed == [20]
+
+
+def test_whoever_waits_while_everything_is_in_its_queue_hurries_nothing_up() -> None:
+    scene = Scene(copies=True)
+    scene.timing.watched()
+    scene.closed_at(30)
+    scene.promised.advance(20)
+    scene.loop.turn()
+    assert scene.followed == []
+
+
+def test_the_key_index_gets_on_when_queues_are_complete_already() -> None:
+    scene = Scene(copies=True)
+    scene.marks.readable.advance(30)
+    scene.marks.dispatched.advance(30)
+    scene.promised.advance(30)
+    scene.loop.turn()
+    assert scene.marks.indexed.value == 30
 
 
 def test_a_run_that_has_lingered_is_followed_at_once_where_nothing_holds_it_back() -> None:

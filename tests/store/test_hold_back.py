@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 
 from hypothesis import given, settings
@@ -77,3 +78,33 @@ def test_what_was_hidden_stays_hidden_and_keeps_its_place(
     for number, receipt in places:
         assert after[QUEUES[number]][receipt.queue_offset] == receipt.position
     store.close()
+
+
+def test_after_a_kill_the_key_index_waits_for_what_is_hidden_and_goes_on_when_it_is_shown() -> None:
+    disk = SimDisk(ManualClock())
+    store = a_store(disk)
+    store.marks.show_only(Watermark("promised", 0))
+    store.append([Draft(b"orders", 0, b"x", b"KEYS\x01k%d\x02" % number) for number in range(20)])
+    store.flush()
+    disk = disk.kill()
+    store = MessageStore(store.config, disk=disk, clock=ManualClock(), runner=InlineRunner())
+    tries = []
+
+    async def story() -> None:
+        async with store.running(hold_back=True):
+            promised = Watermark("promised", 0)
+            store.marks.show_only(promised)
+            index = store.dispatcher.index
+
+            def counted(max_bytes: int | None = None) -> bool:
+                tries.append(max_bytes)
+                return index(max_bytes)
+
+            store.dispatcher.index = counted  # type: ignore[method-assign]
+            for _ in range(200):
+                await asyncio.sleep(0.0005)
+            assert len(tries) < 10, "it does not try again and again"
+            promised.advance(store.log.end)
+            await store.marks.indexed.wait(store.log.end)
+
+    asyncio.run(asyncio.wait_for(story(), 20))

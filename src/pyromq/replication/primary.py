@@ -92,7 +92,7 @@ class Primary:
         return port
 
     def log_grew(self) -> None:
-        """For those that wait for bytes. Call it when the log's readable end has moved."""
+        """For those that wait for bytes. Call it when there is more of the log to copy."""
         for line in self._lines.values():
             line.log_grew()
 
@@ -207,7 +207,7 @@ class _Line:
         self._wanted = asyncio.Event()
         #: While the task rests: what is new leaves without it.
         self._resting: LogSender | None = None
-        #: When some did so last, in seconds; and whether some is about to.
+        #: When something left last, or nothing was left to send, in seconds; and whether some is about to.
         self._left_at = 0.0
         self._is_leaving = False
         #: A span of which some bytes have left so, and how many; or what was wrong.
@@ -263,7 +263,8 @@ class _Line:
         while True:
             await asyncio.sleep(TICK_SECONDS)
             self.stream.check_silence(self._primary.now_ms())
-            self._wanted.set()  # a sign of life may be due
+            if not self._is_leaving:
+                self._wanted.set()  # a sign of life may be due
 
     async def _speak(self) -> None:
         primary = self._primary
@@ -278,8 +279,11 @@ class _Line:
                 primary.followers = self.stream.sent(span, primary.followers, primary.now_ms())
                 await sender.send(span)
                 self._left_at = primary.now()
-                # A socket that takes everything at once never makes us wait, and others have their turn too.
-                await asyncio.sleep(0)
+                if self.stream.is_level:
+                    await self._rest(sender)  # what is written from now on leaves by itself
+                else:
+                    # A socket that takes everything at once never makes us wait, and others have their turn too.
+                    await asyncio.sleep(0)
 
     async def _rest(self, sender: LogSender) -> None:
         """Until there is something to send that does not leave by itself."""

@@ -23,6 +23,8 @@ class Arrivals:
         #: Watched before their first message.
         self._not_there: dict[bytes, tuple[str, int]] = {}
         self._listeners: list[OnArrival] = []
+        #: Told of every watch: what it waits for may be on its way already.
+        self.watched: Callable[[], None] = lambda: None
 
     def listen(self, on_arrival: OnArrival) -> None:
         """Be told of all watched queues that grew, whoever watches them. It must return quickly, and not raise."""
@@ -38,6 +40,7 @@ class Arrivals:
         else:
             cursor.name = name
             cursor.awaited = self._grown
+            self.watched()
 
     def queue_made(self, topic: bytes, queue_id: int) -> None:
         """A queue has its first message."""

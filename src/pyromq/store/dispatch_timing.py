@@ -40,12 +40,16 @@ class DispatchTiming:
         """Messages are in the log that somebody may wait for, or nobody does."""
         self._may_be_awaited |= may_be_awaited
 
+    def watched(self) -> None:
+        """Somebody begins to wait for a queue: one of those that are in the log already may be for it."""
+        self._may_be_awaited |= self._marks.dispatched.value < self._marks.readable.value
+
     def readable_moved(self, *, lingers: bool = False) -> None:
         """`lingers`: it was not waited for more messages yet."""
         self.later(lingers=(lingers and not self._may_be_awaited) or self._is_more_to_come)
 
     def shown_moved(self) -> None:
-        if self._marks.undispatched:
+        if self._marks.shown > min(self._marks.dispatched.value, self._marks.indexed.value):
             self.later(lingers=self._is_more_to_come)
 
     @property

@@ -170,7 +170,10 @@ class MessageStore(StoreReader):
         )  # fmt: skip
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timing = DispatchTiming(self.marks, self._dispatch_now, lambda: self._open_run.linger_s)
-        self.marks.shown_moved = self._timing.shown_moved
+        #: Readers may see more than when it was cleared last.
+        self._more_is_shown = asyncio.Event()
+        self.marks.shown_moved = self._shown_moved
+        self.arrivals.watched = self._timing.watched
         self._append_seconds = self.telemetry.histogram("store.append_seconds")
         self._append_unfaulted_seconds = self.telemetry.histogram("store.append_without_page_fault_seconds")
         self._messages = self.telemetry.counter("store.appended_messages")
@@ -514,6 +517,10 @@ class MessageStore(StoreReader):
         self.marks.readable.advance(position)
         self._timing.readable_moved(lingers=lingers)
 
+    def _shown_moved(self) -> None:
+        self._timing.shown_moved()
+        self._more_is_shown.set()
+
     def commit_gathered(self) -> None:
         """Take over what a run wrote; with the transient pool, bring what was gathered into the page cache too."""
         self.close_run()
@@ -652,8 +659,12 @@ class MessageStore(StoreReader):
             at = mark.value - segment.base
             size = min(INDEX_SLICE_BYTES, segment.size - at)
             await asyncio.get_running_loop().run_in_executor(executor, segment.file.warm, at, at + size)
+            before = mark.value
+            self._more_is_shown.clear()
             try:
                 self.dispatcher.index(size)
+                if mark.value == before:  # readers are held back until copies are heard of
+                    await self._more_is_shown.wait()
             except CorruptLog as damage:
                 goal = min(segment.end, self._found_below)
                 log.error("keys of the messages from %d to %d are not indexed: %s", mark.value, goal, damage)

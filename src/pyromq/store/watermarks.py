@@ -5,8 +5,8 @@
     dispatched ≤ readable  everything below `dispatched` is in its consume queue
     indexed ≤ readable     everything below `indexed` is in the key index
 
-Somebody else's mark may hold readers back (`show_only`): copies of the log are made of what is readable, and consumers
-see what is promised.
+Somebody else's mark may hold readers back (`show_only`): copies of the log are made of what is in its files, and
+consumers see what is promised.
 
 After an append nobody passes objects around: a component moves its mark, another waits for it.
 Not thread-safe: marks move on the thread that owns the store.

@@ -131,8 +131,8 @@ class Measurement:
                     pair.until_at_rest()
                     ready_memory()
                     numbered = (number - 1) * self._chosen.turns + turn + 1
-                    limits = (self._chosen.seconds, numbered, self._chosen.pace)
-                    self._keep(sample(self._generator, pair, load, mode, *limits))
+                    seconds, pace = self._chosen.seconds, self._chosen.pace
+                    self._keep(sample(self._generator, pair, load, mode, seconds, numbered, pace))
                     pair.pause()
 
     def _keep(self, taken: Sample) -> None:

@@ -142,7 +142,7 @@ class Replicating:
                 yield self
         else:
             assert self.primary is not None
-            self._store.copyable_mark.listen(self._log_grew)
+            self._store.copyable.listen(self._log_grew)
             # A port that nobody asked for must not keep the broker from starting.
             by_chance = not self._config.replication.listen_port
             async with self.primary.serving(self._config.listen_host, self._port(), or_any=by_chance):

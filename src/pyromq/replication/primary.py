@@ -272,18 +272,16 @@ class _Line:
             while True:
                 self._wanted.clear()
                 span = self.stream.next_span(primary.now_ms())
-                if span is None:
-                    await self._rest(sender)
-                    continue
-                # Believed before it leaves: a report may come back before the call that sent it returns.
-                primary.followers = self.stream.sent(span, primary.followers, primary.now_ms())
-                await sender.send(span)
-                self._left_at = primary.now()
-                if self.stream.is_level:
-                    await self._rest(sender)  # what is written from now on leaves by itself
-                else:
-                    # A socket that takes everything at once never makes us wait, and others have their turn too.
-                    await asyncio.sleep(0)
+                if span is not None:
+                    # Believed before it leaves: a report may come back before the call that sent it returns.
+                    primary.followers = self.stream.sent(span, primary.followers, primary.now_ms())
+                    await sender.send(span)
+                    self._left_at = primary.now()
+                    if not self.stream.is_level:
+                        # A socket that takes everything at once never makes us wait, and others have their turn too.
+                        await asyncio.sleep(0)
+                        continue
+                await self._rest(sender)  # what is written from now on leaves by itself
 
     async def _rest(self, sender: LogSender) -> None:
         """Until there is something to send that does not leave by itself."""

@@ -14,7 +14,7 @@ class StoreLog:
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
-        self._copyable = store.copyable_mark
+        self._copyable = store.copyable
 
     @property
     def log_start(self) -> int:

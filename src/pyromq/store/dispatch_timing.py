@@ -63,7 +63,7 @@ class DispatchTiming:
         if self._loop is None:
             return
         if not self._is_due and lingers:
-            self._lingering = self._loop.call_later(self._linger_s(), self.now)
+            self._lingering = self._loop.call_later(self._linger_s(), self._now)
         elif not self._is_due or (self._lingering is not None and not lingers):
             self._linger_no_longer()
             self._loop.call_soon(self.if_due)
@@ -76,9 +76,9 @@ class DispatchTiming:
 
     def if_due(self) -> None:
         if self._is_due:
-            self.now()
+            self._now()
 
-    def now(self) -> None:
+    def _now(self) -> None:
         self._is_due = False
         self._linger_no_longer()
         if self._loop is not None:

@@ -406,19 +406,14 @@ class MessageStore(StoreReader):
                 self._grew(max(records, 1))
 
     @property
-    def copyable(self) -> int:
+    def copyable(self) -> Watermark:
         """Everything below is in the log's files, for those who copy them. What a run wrote is there at the end of the
         loop's turn, a moment before readers are shown it."""
-        return self.copyable_mark.value
-
-    @property
-    def copyable_mark(self) -> Watermark:
-        """The mark that says so."""
         return self.marks.appended if self._transient is None else self.marks.readable
 
     def log_bytes(self, position: int, most: int) -> memoryview:
         """What the log has from a position on, in one segment. Nothing when it ends there. Raises OffsetNotFound."""
-        end = self.copyable
+        end = self.copyable.value
         segment = self.log.files.find(position)
         if segment is None or not self.log.start <= position <= end:
             if position == end:

@@ -273,3 +273,17 @@ def test_an_empty_store_does_not_lead_over_a_slave_that_has_messages() -> None:
     assert judge(0, LogExtent(0, 0), replace(broker(3, 1), end=0)) is Verdict.NOTHING
     assert judge(0, LogExtent(0, 0), broker(1, 0)) is Verdict.TWIN, "that one leads: the name is taken"
     assert judge(0, LogExtent(0, 0), broker(3, 0)) is Verdict.STAND_DOWN, "that one was promoted: our disk was replaced"
+
+
+def test_two_stores_with_one_broker_id_are_both_known(disk: SimDisk) -> None:
+    leading = master(disk)
+    leading.heard_of([Member("b:1", 1, "b:2", "b"), Member("c:1", 1, "c:2", "c")])
+    assert [one.member for one in master(disk).known.members] == ["b", "c"]
+
+
+def test_a_store_that_moved_has_one_entry_and_an_answer_without_its_id_keeps_it(disk: SimDisk) -> None:
+    leading = master(disk)
+    leading.heard_of([Member("b:1", 1, "b:2", "b")])
+    leading.heard_of([Member("c:1", 1, "c:2", "b")])
+    leading.heard_of([Member("c:1", 2, "c:2")])
+    assert master(disk).known.members == (Member("c:1", 2, "c:2", "b"),)

@@ -48,6 +48,8 @@ class Member:
     address: str = field(metadata=in_json("address", text))
     broker_id: int = field(metadata=in_json("brokerId", OFFSET))
     ha_address: str = field(default="", metadata=in_json("haAddress", text))
+    #: The member id of its store; empty if it is unknown.
+    member: str = field(default="", metadata=in_json("member", text))
     unknown: Mapping[str, Json] = field(default_factory=dict)
 
 
@@ -147,12 +149,17 @@ class Leadership:
         return replace(self, waits_as=broker_id)
 
     def heard_of(self, members: Iterable[Member]) -> Leadership:
-        """An address has one member, and a number one address: whoever had it before is somewhere else, or gone."""
+        """Add these members, or update their entries. An address has one member, and there is one master.
+
+        Two stores with one broker id are both kept: each may have a copy of acknowledged messages.
+        """
         known = list(self.members)
         for one in members:
+            if not one.member:  # the answer of an older broker: the id that was known stays
+                one = replace(one, member=next((old.member for old in known if old.address == one.address), ""))
             if one in known:
                 continue
-            known = [old for old in known if old.address != one.address and old.broker_id != one.broker_id]
+            known = [old for old in known if not _is_replaced(old, one)]
             known.append(one)
         return replace(self, members=tuple(known[-MAX_MEMBERS:]))
 
@@ -170,6 +177,14 @@ class Leadership:
             "waitsAs": self.waits_as,
         }
         return {key: value for key, value in told.items() if value is not None}
+
+
+def _is_replaced(old: Member, new: Member) -> bool:
+    """Return whether `old` is an earlier entry of the same broker."""
+    if old.address == new.address or (old.member and old.member == new.member):
+        return True
+    are_two_stores = bool(old.member and new.member)
+    return old.broker_id == new.broker_id and (new.broker_id == 0 or not are_two_stores)
 
 
 def new_member() -> str:

@@ -139,7 +139,7 @@ TOPICS = (b"orders", b"pay", b"%RETRY%group", b"t" * 130)
 class Lab:
     """One life of a store and the crashes in it."""
 
-    def __init__(self, seed: int, setting: Setting = Setting()) -> None:  # noqa: B008 - frozen
+    def __init__(self, seed: int, setting: Setting = Setting()) -> None:
         self.rng = random.Random(seed)
         self.seed = seed
         self.setting = setting

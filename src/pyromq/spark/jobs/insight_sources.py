@@ -87,7 +87,7 @@ class Span:
 class ClusterSource:
     """The topics of a cluster, with those that groups have for retries and dead letters."""
 
-    def __init__(self, spark: SparkSession, cluster: Cluster, topics: Sequence[str] = (), span: Span = Span()) -> None:  # noqa: B008 - frozen
+    def __init__(self, spark: SparkSession, cluster: Cluster, topics: Sequence[str] = (), span: Span = Span()) -> None:
         self.name = f"the cluster at {cluster.name_servers}"
         self.notes: list[str] = []
         self._spark = spark

@@ -1,4 +1,4 @@
-"""A master and its slave, each a process on a machine of its own, and a third machine for name server and clients."""
+"""A master and its slaves, each a process on a machine of its own, and one more machine for name server and clients."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ replication.heartbeat_ms = 300
 replication.silence_ms = {silence_ms}
 replication.metadata_interval_ms = 300
 replication.least_in_sync = {least_in_sync}
-replication.shown = "promised"
+replication.copies = {copies}
 """
 NAME_SERVER = """
 listen_host = "{host}"
@@ -82,15 +82,28 @@ class Mode:
     sync_flush: bool
     #: Sends are refused at this share of a full disk; 1.0: when nothing can be written any more.
     refuse_at: float = 1.0
-    #: With fewer copies nothing is accepted, and nothing is shown.
+    #: With fewer copies in sync nothing is accepted.
     least_in_sync: int = 1
+    #: The size of the group, the master included.
+    brokers: int = 2
+    #: Copies of an acknowledged message; 0: the default of the role.
+    copies: int = 0
 
     @property
     def is_sync(self) -> bool:
         return self.role == "SYNC_MASTER"
 
+    @property
+    def every_log_has_all(self) -> bool:
+        """Is an acknowledged message in the log of every broker? Only then a replaced master acknowledges nothing."""
+        return self.is_sync and (self.copies or 2) == self.brokers
+
     def __str__(self) -> str:
-        return f"{self.role}, {'SYNC' if self.sync_flush else 'ASYNC'}_FLUSH, {self.least_in_sync} in sync"
+        flush = "SYNC" if self.sync_flush else "ASYNC"
+        return (
+            f"{self.brokers} brokers, {self.role}, {flush}_FLUSH, {self.copies or 'default'} copies, "
+            f"{self.least_in_sync} in sync"
+        )
 
 
 @cache
@@ -108,18 +121,19 @@ def slow_disk_library() -> Path | None:
 class Node:
     """A broker on its machine."""
 
-    def __init__(self, machine: Machine, mode: Mode, name_server: str, *, slave: bool) -> None:
+    def __init__(self, machine: Machine, mode: Mode, name_server: str, broker_id: int) -> None:
         self.machine = machine
         self.name = machine.name
-        self.is_slave_by_settings = slave
+        self.is_slave_by_settings = broker_id > 0
         self.store = machine.disk / "store"
         self._delays = machine.home / "delays"
         self._delays.write_bytes(bytes(8))
         settings = BROKER.format(
-            name=NAME, role="SLAVE" if slave else mode.role, broker_id=int(slave), host=machine.address,
+            name=NAME, role="SLAVE" if broker_id else mode.role, broker_id=broker_id, host=machine.address,
             name_server=name_server, sync_flush=str(mode.sync_flush).lower(), refuse_at=mode.refuse_at,
             resume_below=mode.refuse_at - 0.01, replication_port=REPLICATION_PORT,
             copy_ms=int(COPY_SECONDS * 1000), silence_ms=int(SILENCE_SECONDS * 1000), least_in_sync=mode.least_in_sync,
+            copies=mode.copies,
         )  # fmt: skip
         library = slow_disk_library()
         slow = {} if library is None else {"LD_PRELOAD": str(library), "SLOW_DISK": str(self._delays)}
@@ -196,21 +210,23 @@ class Node:
 
 
 class Pair:
-    """Two nodes, one of which leads."""
+    """The brokers of one name, of which one leads. `slave` is the one that the next fault is for."""
 
     def __init__(self, home: Path, network: Network, mode: Mode) -> None:
         self.network = network
         self.mode = mode
         self.base = network.machine("base")
-        machines = [network.machine("a"), network.machine("b")]
+        machines = [network.machine(name) for name in "abcde"[: mode.brokers]]
         self.names = self._name_server()
         self.name_server = f"{self.base.address}:{NAME_SERVER_PORT}"
-        self.nodes = [
-            Node(machine, mode, self.name_server, slave=number > 0) for number, machine in enumerate(machines)
-        ]
-        self.master, self.slave = self.nodes
-        #: Up to here the logs were found to be the same.
-        self._compared = 0
+        self.nodes = [Node(machine, mode, self.name_server, number) for number, machine in enumerate(machines)]
+        self.master, self.slave = self.nodes[:2]
+        #: By slave, the position up to which its log was found to be the master's.
+        self._compared: dict[str, int] = {}
+
+    @property
+    def slaves(self) -> list[Node]:
+        return [node for node in self.nodes if node is not self.master]
 
     def _name_server(self) -> Server:
         return Server(
@@ -222,8 +238,8 @@ class Pair:
     async def running(self) -> AsyncIterator[Pair]:
         try:
             await asyncio.to_thread(self._start_names)
-            await self.master.start()
-            await self.slave.start()
+            for node in self.nodes:
+                await node.start()
             await self._make_topics()
             await self.level()
             yield self
@@ -247,16 +263,17 @@ class Pair:
                     await asyncio.sleep(0.02)
 
     def swap(self) -> None:
-        """The other one leads now."""
+        """`slave` leads now."""
         self.master, self.slave = self.slave, self.master
+        self._compared.clear()
 
     def forget_comparison(self) -> None:
-        self._compared = 0
+        self._compared.clear()
 
-    # --- both --------------------------------------------------------------------------------------------------------
+    # --- all of them -------------------------------------------------------------------------------------------------
 
     async def heal(self) -> None:
-        """Everything works again, and everybody is there."""
+        """Everything works again, and every broker runs."""
         self.network.heal()
         for node in self.nodes:
             node.machine.free_disk()
@@ -267,42 +284,52 @@ class Pair:
                 await node.start()
 
     async def level(self) -> None:
-        """Until the slave has what the master had when this began: there may be load."""
+        """Until every slave has the log that the master had when this began: there may be load."""
         goal: int | None = None
-        master: dict[str, str] = {}
-        slave: dict[str, str] = {}
+        figures: dict[str, dict[str, str]] = {}
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 while True:
-                    master, slave = await self.master.try_figures(), await self.slave.try_figures()
+                    figures = {node.name: await node.try_figures() for node in self.nodes}
+                    master = figures[self.master.name]
                     if master and goal is None:
                         goal = int(master["commitLogMaxOffset"])
-                    if goal is not None and self._are_level(master, slave, goal):
+                    if goal is not None and self._are_level(figures, goal):
                         return
                     await asyncio.sleep(0.03)
         except TimeoutError:
-            raise AssertionError(self._not_level(goal, master, slave)) from None
+            raise AssertionError(self._not_level(goal, figures)) from None
 
-    def _are_level(self, master: dict[str, str], slave: dict[str, str], goal: int) -> bool:
+    def _are_level(self, figures: dict[str, dict[str, str]], goal: int) -> bool:
+        master = figures[self.master.name]
         return (
-            bool(master and slave)
+            bool(master)
             and master["pyromq.role"] != "SLAVE"
+            and int(master["pyromq.slaves"]) >= len(self.slaves)
+            and all(self._is_level(figures[node.name], goal) for node in self.slaves)
+        )
+
+    @staticmethod
+    def _is_level(slave: dict[str, str], goal: int) -> bool:
+        return (
+            bool(slave)
             and slave["pyromq.role"] == "SLAVE"
-            and master["pyromq.slaves"] != "0"
             and slave["pyromq.masterConnected"] == "true"
             and int(slave["commitLogMaxOffset"]) >= goal
         )
 
-    def _not_level(self, goal: int | None, master: dict[str, str], slave: dict[str, str]) -> str:
+    def _not_level(self, goal: int | None, figures: dict[str, dict[str, str]]) -> str:
         def shown(figures: dict[str, str]) -> dict[str, str]:
             return {k: v for k, v in figures.items() if k.startswith("pyromq.") or k == "commitLogMaxOffset"}
 
-        lines = [f"not level after {PATIENCE_SECONDS} s; the goal was {goal}"]
-        for what, node, figures in (("master", self.master, master), ("slave", self.slave, slave)):
-            lines += [f"--- {what} {node.name}: {shown(figures)}", node.server.tail()]
+        lines = [f"not level after {PATIENCE_SECONDS} s; the goal was {goal}, the master is {self.master.name}"]
+        for node in self.nodes:
+            lines += [f"--- {node.name}: {shown(figures.get(node.name, {}))}", node.server.tail()]
         return "\n".join(lines)
 
     def compare(self) -> int:
-        """H10: both logs are the same as far as both go. How far that is."""
-        self._compared = self.master.log.same_as(self.slave.log, self._compared)
-        return self._compared
+        """H10: all logs are the same as far as they go. How far that is in all of them."""
+        for slave in self.slaves:
+            compared = self._compared.get(slave.name, 0)
+            self._compared[slave.name] = self.master.log.same_as(slave.log, compared)
+        return min(self._compared.values())

@@ -1,7 +1,7 @@
-"""What happens to a pair, one fault a round: machines die, stop, lose their disks and their cables, and change places.
+"""What happens to a group of brokers, one fault a round: machines die, stop, lose disks and cables, and change places.
 
-Each fault leaves the pair hurt for a moment, under load. Then everything is well again, and the pair must be too: the
-slave level, both logs the same, sends acknowledged. A fault with a promotion also says what it may have cost.
+Each fault leaves the group hurt for a moment, under load. Then everything is well again, and the group must be too:
+the slaves level, all logs the same, sends acknowledged. A fault with a promotion also says what it may have cost.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 from chaos.crowd import deck
-from chaos.pair_cluster import COPY_SECONDS, SILENCE_SECONDS, Node, Pair
+from chaos.pair_cluster import COPY_SECONDS, SILENCE_SECONDS, Mode, Node, Pair
 from chaos.pair_load import Load, Promotion
 from pyromq.wire.bodies.epochs import BrokerEpochs
 from pyromq.wire.codes import ResponseCode
@@ -25,23 +25,23 @@ PROMOTION_SECONDS = 15.0
 
 Fault = Callable[["Weather"], Awaitable[None]]
 FAULTS: dict[str, Fault] = {}
-#: Only where nothing is acknowledged that the slave does not have: the old master may go on serving for a moment.
-ONLY_SYNC: set[str] = set()
+#: Only where every log has all that is acknowledged: the old master goes on serving for a moment.
+ONLY_IF_ALL: set[str] = set()
 
 
-def fault(name: str, *, only_sync: bool = False) -> Callable[[Fault], Fault]:
+def fault(name: str, *, only_if_all: bool = False) -> Callable[[Fault], Fault]:
     def keep(work: Fault) -> Fault:
         FAULTS[name] = work
-        if only_sync:
-            ONLY_SYNC.add(name)
+        if only_if_all:
+            ONLY_IF_ALL.add(name)
         return work
 
     return keep
 
 
-def faults_of(seed: int, rounds: int, *, sync: bool) -> list[str]:
+def faults_of(seed: int, rounds: int, mode: Mode) -> list[str]:
     """Which come in a run, none of them twice before all have come."""
-    kinds = sorted(FAULTS) if sync else sorted(FAULTS.keys() - ONLY_SYNC)
+    kinds = sorted(FAULTS) if mode.every_log_has_all else sorted(FAULTS.keys() - ONLY_IF_ALL)
     return list(itertools.islice(deck(random.Random(seed), kinds), rounds))
 
 
@@ -59,7 +59,8 @@ class Weather:
     async def round(self, kind: str) -> None:
         """One fault, and the way back."""
         await asyncio.sleep(self.rng.uniform(0.1, 0.4))
-        self.note(f"{kind} (the master is {self.pair.master.name})")
+        self.pair.slave = self.rng.choice(self.pair.slaves)
+        self.note(f"{kind} (the master is {self.pair.master.name}, the slave {self.pair.slave.name})")
         self.counts[kind] += 1
         await FAULTS[kind](self)
         await self.heal()
@@ -108,9 +109,19 @@ class Weather:
         figures = await self.pair.master.figures()
         return now, int(figures["commitLogMaxOffset"]), int(figures["pyromq.replicationLagBytes"])
 
+    def cut_from_slaves(self, node: Node) -> None:
+        for slave in self.pair.slaves:
+            self.pair.network.cut(node.machine, slave.machine)
+
+    async def longest(self) -> Node:
+        """The slave whose log goes furthest: the one to promote."""
+        figures = {node.name: await node.try_figures() for node in self.pair.slaves}
+        return max(self.pair.slaves, key=lambda node: int(figures[node.name].get("commitLogMaxOffset", -1)))
+
     async def promote(self, asked: tuple[float, int, int]) -> int:
-        """The slave leads from now on; from which position."""
+        """The slave with the longest log leads from now on; from which position."""
         pair, old = self.pair, self.pair.master
+        pair.slave = await self.longest()
         async with pair.slave.wire() as wire:
             answer = await wire.call(GetBrokerEpochs())
             number = BrokerEpochs.decode(bytes(answer.body)).newest + 1
@@ -128,17 +139,24 @@ class Weather:
         await self._has_changed(old, int(answer.fields["position"]), (now, int(answer.fields["position"]), 0))
 
     async def found_leading(self, old: Node, asked: tuple[float, int, int]) -> None:
-        """The other one leads, and nobody told it to but the old one itself."""
-        new = self.pair.slave
+        """A slave leads, and no person told it to: the old master did."""
         try:
             async with asyncio.timeout(PROMOTION_SECONDS):
-                while (await new.try_figures()).get("pyromq.role") in (None, "SLAVE"):  # noqa: ASYNC110
+                while (new := await self._leading_slave()) is None:  # noqa: ASYNC110
                     await asyncio.sleep(0.03)
         except TimeoutError:
-            raise AssertionError(f"{new.name} does not lead:\n{new.server.tail()}\n{old.server.tail()}") from None
+            tails = [node.server.tail() for node in self.pair.nodes]
+            raise AssertionError("\n".join(["no slave leads", *tails])) from None
+        self.pair.slave = new
         async with new.wire() as wire:
             told = BrokerEpochs.decode(bytes((await wire.call(GetBrokerEpochs())).body))
         await self._has_changed(old, told.entries[-1].start, asked)
+
+    async def _leading_slave(self) -> Node | None:
+        for node in self.pair.slaves:
+            if (await node.try_figures()).get("pyromq.role") not in (None, "SLAVE"):
+                return node
+        return None
 
     async def _has_changed(self, old: Node, position: int, asked: tuple[float, int, int]) -> None:
         self.note(f"{self.pair.slave.name} leads from {position} on")
@@ -193,9 +211,9 @@ async def _(weather: Weather) -> None:
     await weather.last(0.0, 1.0)
 
 
-@fault("kill both")
+@fault("kill all")
 async def _(weather: Weather) -> None:
-    weather.kill(*weather.rng.sample(weather.pair.nodes, 2))
+    weather.kill(*weather.rng.sample(weather.pair.nodes, len(weather.pair.nodes)))
     await weather.last(0.0, 0.5)
 
 
@@ -222,7 +240,7 @@ async def _(weather: Weather) -> None:
 # --- the network -----------------------------------------------------------------------------------------------------
 
 
-@fault("cut between the two")
+@fault("cut between master and slave")
 async def _(weather: Weather) -> None:
     weather.fault("cut")
     weather.pair.network.cut(weather.pair.master.machine, weather.pair.slave.machine)
@@ -371,7 +389,7 @@ async def _(weather: Weather) -> None:
 async def _(weather: Weather) -> None:
     """It had bytes that its slave never got."""
     old = weather.pair.master
-    weather.pair.network.cut(old.machine, weather.pair.slave.machine)
+    weather.cut_from_slaves(old)
     await weather.last(0.1, 0.5)
     asked = await weather.asked()
     weather.kill(old)
@@ -380,13 +398,13 @@ async def _(weather: Weather) -> None:
     await weather.came_back_as_slave(old, weather.extra_bytes(old, position))
 
 
-@fault("the master is cut off, the slave promoted", only_sync=True)
+@fault("the master is cut off, the slave promoted", only_if_all=True)
 async def _(weather: Weather) -> None:
     """Nobody reaches it; it does not know, and comes back as a master."""
     old = weather.pair.master
     weather.fault("cut")
     asked = await weather.asked()
-    weather.pair.network.cut(old.machine, weather.pair.slave.machine)
+    weather.cut_from_slaves(old)
     if weather.rng.random() < 0.5:
         weather.pair.network.cut(old.machine, weather.pair.base)
     await weather.last(0.2, 0.8)
@@ -394,7 +412,7 @@ async def _(weather: Weather) -> None:
     await weather.last(0.3, 1.0)
 
 
-@fault("the master is paused, the slave promoted", only_sync=True)
+@fault("the master is paused, the slave promoted", only_if_all=True)
 async def _(weather: Weather) -> None:
     """It goes on in the middle of a sentence, when another one has long been leading."""
     old = weather.pair.master

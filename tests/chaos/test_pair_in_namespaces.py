@@ -1,4 +1,4 @@
-"""A master and a slave on machines that fail in every way: no promise is broken, and everything heals.
+"""A master and its slaves on machines that fail in every way: no promise is broken, and everything heals.
 
 Each machine is a network namespace with a disk of its own, so that cables are pulled, lines are slow and disks are full
 for everything that runs there. A run begins with a new pair and goes through some faults under load; its seed says
@@ -6,7 +6,7 @@ which and when, as far as real processes allow. A few rounds are part of every t
 
     PYROMQ_CHAOS_SEED=7                          the first seed
     PYROMQ_CHAOS_ROUNDS=100                      rounds of the last test (`make chaos-pair`)
-    PYROMQ_CHAOS_FAULTS="kill both;a bad line"   these faults, whatever the seed
+    PYROMQ_CHAOS_FAULTS="kill all;a bad line"   these faults, whatever the seed
 """
 
 from __future__ import annotations
@@ -35,10 +35,15 @@ SEED = int(os.environ.get("PYROMQ_CHAOS_SEED", "7"))
 ROUNDS = int(os.environ.get("PYROMQ_CHAOS_ROUNDS", "4"))
 ONLY = [name for name in os.environ.get("PYROMQ_CHAOS_FAULTS", "").split(";") if name]
 ROUNDS_OF_A_RUN = 10
+PAIR = Mode("SYNC_MASTER", sync_flush=True, least_in_sync=2)
+ASYNC_PAIR = Mode("ASYNC_MASTER", sync_flush=False)
 MODES = [
-    Mode("SYNC_MASTER", sync_flush=True, least_in_sync=2),
-    Mode("ASYNC_MASTER", sync_flush=False),
+    Mode("SYNC_MASTER", sync_flush=True, brokers=3, copies=3),
     Mode("SYNC_MASTER", sync_flush=False, refuse_at=0.95),
+    Mode("SYNC_MASTER", sync_flush=False, brokers=3),
+    ASYNC_PAIR,
+    PAIR,
+    Mode("ASYNC_MASTER", sync_flush=True, brokers=3),
 ]
 
 
@@ -109,7 +114,7 @@ def test_a_sync_pair_loses_nothing_when_either_store_is_destroyed() -> None:
         "the master's store is destroyed, the slave promoted",
         "the slave's disk is full",
     ]
-    report, weather = run(SEED, MODES[0], kinds)
+    report, weather = run(SEED, PAIR, kinds)
     print(report, *weather.schedule, sep="\n")
 
 
@@ -118,7 +123,17 @@ def test_an_async_pair_loses_what_its_lag_showed_and_no_more() -> None:
         "the master is killed, the slave promoted",
         "the master's store is destroyed while its slave lags",
     ]
-    report, weather = run(SEED, MODES[1], kinds)
+    report, weather = run(SEED, ASYNC_PAIR, kinds)
+    print(report, *weather.schedule, sep="\n")
+
+
+def test_three_brokers_that_all_have_a_message_lose_nothing_when_one_of_them_is_gone() -> None:
+    kinds = ONLY or [
+        "the master's store is destroyed, the slave promoted",
+        "the master is cut off, the slave promoted",
+        "kill all",
+    ]
+    report, weather = run(SEED, MODES[0], kinds)
     print(report, *weather.schedule, sep="\n")
 
 
@@ -128,7 +143,7 @@ def test_many_rounds() -> None:
     while counts.total() < ROUNDS:
         mode = MODES[seed % len(MODES)]
         rounds = min(ROUNDS_OF_A_RUN, ROUNDS - counts.total())
-        kinds = ONLY or faults_of(seed, rounds, sync=mode.is_sync)
+        kinds = ONLY or faults_of(seed, rounds, mode)
         report, weather = run(seed, mode, kinds)
         counts += weather.counts
         acknowledged += report.counts.acknowledged

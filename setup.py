@@ -27,15 +27,18 @@ def kernel_extensions() -> list[Extension]:
             f"pyromq.{room}._kernel",
             [str(Path("src/pyromq") / room / "_kernel.pyx")],
             extra_compile_args=["-O3"],
-            optional=True,
         )
         for room in KERNELS
     ]
-    return cythonize(
+    cythonized = cythonize(
         extensions,
         build_dir="build/cython",
         include_path=["src"],
     )
+    # Cython copies only some attributes of an extension: without this a missing C compiler ends the build.
+    for extension in cythonized:
+        extension.optional = True
+    return cythonized
 
 
 setup(ext_modules=kernel_extensions())

@@ -112,6 +112,17 @@ def test_without_the_kernel_the_readable_forms_serve(pure_bin: Path, tmp_path: P
     assert output[1] == "b'hello'"
 
 
+def test_a_failing_c_compiler_leaves_an_install_without_the_kernel(tmp_path: Path) -> None:
+    """`CC=false` is a compiler that fails on every file."""
+    wheel = build_wheel(tmp_path, CC="false", CXX="false", LDSHARED="false")
+    assert not [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")]
+    python = install(wheel, tmp_path) / "python"
+    lines = "import pyromq; from pyromq.records import scan; print(pyromq.__file__, scan.COMPILED)"
+    place, compiled = run([str(python), "-c", lines]).split()
+    assert place.startswith(str(tmp_path)), "the wheel is what runs, not the source tree"
+    assert compiled == "False"
+
+
 def test_a_missing_kernel_that_is_asked_for_is_an_error(pure_bin: Path) -> None:
     with pytest.raises(AssertionError, match="ImportError"):
         run([str(pure_bin / "python"), "-c", "import pyromq.records.scan"], PYROMQ_KERNEL="compiled")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import tempfile
+from pathlib import Path
 
 # Imported here and not at the end of a run, where pytest would do it: its many modules are parsed then while garbage is
 # collected, and CPython 3.11 miscounts when a finalizer has something parsed in the midst of that.
@@ -15,6 +17,10 @@ import late
 import spark_classes
 
 os.environ.setdefault("SPARK_SUBMIT_OPTS", spark_classes.options())
+
+#: The group secret of every broker and every command of this run, in their processes too.
+_secrets = tempfile.TemporaryDirectory(prefix="pyromq-secret-")
+os.environ["PYROMQ_SECRET_FILE"] = str(Path(_secrets.name) / "secret")
 
 
 def pytest_configure(config: pytest.Config) -> None:

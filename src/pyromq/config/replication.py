@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from pyromq.config.admits import is_network
 from pyromq.config.checks import KIB, MIB, require, require_address, require_at_least, require_host, require_port
+from pyromq.config.members import ConfiguredMember, parse_members
 
 SHOWN = ("copied", "promised", "all")
 
@@ -53,6 +55,12 @@ class ReplicationConfig:
     #: Addresses and networks (10.1.0.0/16) that may copy the log. Not given: everybody who reaches the port, which asks
     #: for no password and gives all messages.
     admits: tuple[str, ...] = ()
+    #: The file with the secret that all brokers of this name share, and the tools that promote them: copy it to each
+    #: machine, mode 600. Not given: PYROMQ_SECRET_FILE, else `~/.config/pyromq/secret`, which is created at first use.
+    secret_file: Path | None = None
+    #: The other brokers of this name, each as ID@HOST:PORT with its broker id and address. They are believed without
+    #: the shared secret: needed for brokers of Apache RocketMQ, and for those that cannot share the secret.
+    members: tuple[str, ...] = ()
     #: Send readers who are far behind to a slave.
     read_from_slaves: bool = False
     #: A reader is far behind when what it asks for is older than this share of the machine's memory, in percent.
@@ -68,6 +76,7 @@ class ReplicationConfig:
             require(
                 is_network(network), "replication.admits", network, "it is an address or a network such as 10.1.0.0/16"
             )
+        parse_members(self.members)
         require_at_least(0, "replication.copies", self.copies)
         require_at_least(1, "replication.least_in_sync", self.least_in_sync)
         require_at_least(0, "replication.total", self.total)
@@ -102,6 +111,11 @@ class ReplicationConfig:
     def hides_when_alone(self) -> bool:
         """Also while no slave is there?"""
         return self.least_in_sync > 1 or self.shown == "promised"
+
+    @property
+    def configured_members(self) -> tuple[ConfiguredMember, ...]:
+        """The other brokers of this name that the settings vouch for."""
+        return parse_members(self.members)
 
     def copies_for(self, role: str) -> int:
         """What a send waits for in a role: 1 means for nobody."""

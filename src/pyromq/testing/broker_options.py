@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 from pyromq.config import BrokerConfig
 from pyromq.config.checks import MIB
 from pyromq.config.load import load_broker
+from pyromq.config.secret_file import SETTING, VARIABLE
 from pyromq.errors import ConfigError
 from pyromq.net.address import parse_address
 
@@ -57,11 +59,19 @@ class BrokerOptions:
 
     def config(self, store: Path, port: int) -> BrokerConfig:
         """Raises ConfigError. Environment variables, which are for programs, have no say."""
-        given = {**self.settings, "store.root": store, "listen_port": port}
+        given = {**self.settings_in(store.parent), "store.root": store, "listen_port": port}
         try:
             return load_broker(None, environ={}, overrides=given, defaults=FOR_TESTS).config
         except ConfigError as error:
             raise ConfigError(str(error).removeprefix("command line: "), error.setting) from None
+
+    def settings_in(self, home: Path) -> dict[str, object]:
+        """Return the settings, with a group secret below the data directory: a test leaves nothing in the user's home.
+
+        A secret that the settings or PYROMQ_SECRET_FILE name is kept, so that several brokers can share it.
+        """
+        own: dict[str, object] = {} if os.environ.get(VARIABLE) else {SETTING: home.absolute() / "secret"}
+        return {**own, **self.settings}
 
     @property
     def port(self) -> int:

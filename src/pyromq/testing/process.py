@@ -83,7 +83,7 @@ class BrokerProcess(LocalBroker):
     def _spawn(self) -> subprocess.Popen[bytes]:
         home = self.data_dir
         settings = home / "broker.toml"
-        settings.write_text(_toml({**FOR_TESTS, **self._options.settings}), encoding="utf-8")
+        settings.write_text(_toml({**FOR_TESTS, **self._options.settings_in(home)}), encoding="utf-8")
         command = [
             sys.executable, "-m", "pyromq", "up", "--config", str(settings), "--data-dir", str(home),
             "--nameserver-port", str(self._name_server_port), "--broker-port", str(self._broker_port),

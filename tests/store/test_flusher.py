@@ -15,6 +15,7 @@ from pyromq.config import FlushConfig
 from pyromq.errors import StoreFenced
 from pyromq.store import reader
 from pyromq.store.message_store import InlineRunner, MessageStore
+from pyromq.store.sync_thread import MAX_FILES
 from pyromq.testing import SimDisk
 from pyromq.testing.sim_disk import SimMappedFile
 from store.support import ROOT, config, order, orders, read_all
@@ -102,10 +103,10 @@ def test_behind_a_sync_nothing_is_looked_for_before_somebody_sends(monkeypatch: 
     looks = 0
     look = world.store.flusher._pending
 
-    def counted() -> object:
+    def counted(max_segments: int | None = None) -> object:
         nonlocal looks
         looks += 1
-        return look()
+        return look(max_segments)
 
     monkeypatch.setattr(world.store.flusher, "_pending", counted)
 
@@ -285,3 +286,43 @@ def test_what_has_left_memory_is_fetched_by_a_thread_first(monkeypatch: pytest.M
             assert (await world.store.read_soon("nobody", 0, 0)).records == []
 
     story(tell)
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_more_segments_than_one_sync_takes_are_synced_in_portions(tmp_path: Path, sync: bool) -> None:
+    segments = 2 * MAX_FILES + 10
+    settings = config(
+        root=tmp_path / "store",
+        segment_bytes=4096,
+        flush=FlushConfig(sync=sync, interval_ms=HOUR_MS, amount_bytes=1 << 30, recover_point_interval_ms=HOUR_MS),
+    )
+    sent = [order(bytes(2500)) for _ in range(segments)]
+
+    async def tell() -> None:
+        async with MessageStore(settings).running() as store:
+            receipts = store.append(sent)
+            assert len(store.log.files.segments) > 2 * MAX_FILES
+            await store.wait_synced(receipts[-1])
+            assert store.marks.synced.value == store.log.end
+        assert len(read_all_again()) == segments
+
+    def read_all_again() -> list[bytes]:
+        with MessageStore(settings) as store:
+            return read_all(store)
+
+    story(tell)
+
+
+def test_a_portion_never_claims_more_than_its_segments() -> None:
+    world = World(sync=True)
+    store = world.store
+    store.open()
+    store.append([order(bytes(700_000)) for _ in range(5)])
+    portion = store.flusher._pending(2)
+    assert portion.target == portion.segments[-1].end < store.log.end
+    assert len(portion.segments) == 2
+    assert portion.timestamp_ms <= store.log.last_timestamp_ms
+    whole = store.flusher._pending()
+    assert whole.target == store.log.end
+    assert len(whole.segments) == len(store.log.files.segments)
+    store.close()

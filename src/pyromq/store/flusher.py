@@ -20,7 +20,7 @@ from pyromq.errors import StoreFenced
 from pyromq.store.beside import uninterrupted
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.segmented_file import Segment
-from pyromq.store.sync_thread import SyncThread
+from pyromq.store.sync_thread import MAX_FILES, SyncThread
 from pyromq.store.watermarks import Watermarks
 from pyromq.store.work_thread import WorkThread
 from pyromq.telemetry import Telemetry
@@ -120,8 +120,10 @@ class Flusher:
             await self._due()
             if self._config.sync:
                 await self._gather()
-            pending = self._pending()
+            pending = self._pending(MAX_FILES)
             self._wake.clear()  # whatever woke us is in it, also what it brought into the page cache itself
+            if pending.target < self._marks.readable.value:
+                self._wake.set()  # the next portion follows at once
             if pending.segments:
                 try:
                     await uninterrupted(self._sync_beside(thread, pending))
@@ -183,7 +185,8 @@ class Flusher:
             quiet_turns = quiet_turns + 1 if more == waiting else 0
             waiting = more
 
-    def _pending(self) -> _Pending:
+    def _pending(self, max_segments: int | None = None) -> _Pending:
+        """Return the unsynced part of the log, at most `max_segments` of its oldest segments."""
         self._commit()
         target, synced = self._marks.readable.value, self._marks.synced.value
         touched: list[Segment] = []
@@ -192,7 +195,12 @@ class Flusher:
                 break
             if segment.base < target:
                 touched.append(segment)
-        return _Pending(target, self._log.last_timestamp_ms, touched[::-1])
+        touched.reverse()
+        if max_segments is not None and len(touched) > max_segments:
+            # The store time of the portion's last record is not known; an older one is always true.
+            portion = touched[:max_segments]
+            return _Pending(portion[-1].end, self.last_timestamp_ms, portion)
+        return _Pending(target, self._log.last_timestamp_ms, touched)
 
     def _sync(self, segments: list[Segment]) -> None:
         started = self._clock.monotonic()

@@ -19,7 +19,7 @@ from pyromq.store.compiled import KERNEL
 #: What a sync ended with.
 OnEnd = Callable[[OSError | None], None]
 
-#: Files of one sync: a burst between two syncs touches two segments, hardly ever three.
+#: Files of one sync. The flusher syncs more of them in portions.
 MAX_FILES = 62
 _ONE = (1).to_bytes(8, "little")
 _IS_THERE = KERNEL is not None and hasattr(os, "eventfd")

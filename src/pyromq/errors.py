@@ -135,7 +135,19 @@ class StoreFenced(StoreError):
         )
 
 
+class StoreGone(StoreError):
+    """Files of a store were taken away while it was open: what is written to them is found by no start."""
+
+    code = 14  # SERVICE_NOT_AVAILABLE
+
+    def __init__(self, path: Path, how: str) -> None:
+        self.path = path
+        super().__init__(f"{path} was {how} while the store was open, so no start would find what is written now")
+
+
 def _what_fenced(cause: BaseException) -> tuple[str, str]:
+    if isinstance(cause, StoreGone):
+        return str(cause), "put the store directory back, or restore it from a backup or a replica, then restart"
     if not isinstance(cause, OSError):
         return (
             f"the store found something wrong in its own work ({type(cause).__name__}: {cause})",

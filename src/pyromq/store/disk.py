@@ -45,6 +45,10 @@ class Usage:
         return self.used / self.total if self.total else 1.0
 
 
+#: A file or directory, whatever its name: device and inode.
+Identity = tuple[int, int]
+
+
 class MappedFile(Protocol):
     """A file of fixed length, seen as memory."""
 
@@ -57,6 +61,10 @@ class MappedFile(Protocol):
     @property
     def buffer(self) -> memoryview:
         """The whole file. Writable unless it was opened for reading."""
+
+    @property
+    def identity(self) -> Identity:
+        """Tells the file from every other one, whatever its name stands for later."""
 
     def sync(self) -> None:
         """Block until every byte written so far is durable. Raises OSError when it is not; NotTried: later."""
@@ -121,6 +129,12 @@ class Disk(Protocol):
 
     def is_dir(self, path: Path) -> bool: ...
 
+    def identity(self, path: Path) -> Identity | None:
+        """Return which file or directory has this name now; `None` if there is none. Raises OSError."""
+
+    def abandon(self) -> None:
+        """Write no file and remove none from now on: each attempt raises OSError (ESTALE)."""
+
     def size(self, path: Path) -> int: ...
 
     def modified_ms(self, path: Path) -> int: ...
@@ -168,14 +182,16 @@ _ONE_DESCRIPTOR: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 
 class OsMappedFile:
     """A mapped file of the operating system."""
 
-    __slots__ = ("_address", "_fd", "_mapping", "_sync_name", "buffer", "path", "size")
+    __slots__ = ("_address", "_fd", "_mapping", "_sync_name", "buffer", "identity", "path", "size")
 
     def __init__(self, path: Path, fd: int, *, writable: bool, sync_name: Callable[[Path], None] | None = None) -> None:
         self._fd = -1  # the caller's, until it is mapped
         #: Makes the file's name durable; None when it is.
         self._sync_name = sync_name
         self.path = path
-        self.size = os.fstat(fd).st_size
+        stat = os.fstat(fd)
+        self.size = stat.st_size
+        self.identity: Identity = (stat.st_dev, stat.st_ino)
         access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
         self._mapping = mmap.mmap(fd, self.size, access=access, **_ONE_DESCRIPTOR)
         self._address = platform.address_of(self._mapping) if writable else 0
@@ -245,16 +261,19 @@ _held_here: set[Path] = set()
 
 
 class _OsLock:
-    __slots__ = ("_fd", "_path")
+    __slots__ = ("_directory_fd", "_fd", "_path")
 
-    def __init__(self, path: Path, fd: int) -> None:
+    def __init__(self, path: Path, fd: int, directory_fd: int) -> None:
         self._path = path
         self._fd = fd
+        self._directory_fd = directory_fd
         _held_here.add(path)
 
     def release(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
+            if self._directory_fd >= 0:
+                os.close(self._directory_fd)
             self._fd = -1
             _held_here.discard(self._path)
 
@@ -271,12 +290,28 @@ class OsDisk:
         #: Directories with names in them that are not durable yet.
         self._unsynced: set[Path] = set()
         self._naming = Lock()
+        self._is_abandoned = False
+
+    def abandon(self) -> None:
+        self._is_abandoned = True
+
+    def _require_owned(self, path: Path) -> None:
+        if self._is_abandoned:
+            raise OSError(errno.ESTALE, "the store directory is no longer the one that was opened", str(path))
+
+    def identity(self, path: Path) -> Identity | None:
+        try:
+            stat = path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return stat.st_dev, stat.st_ino
 
     def make_dir(self, path: Path) -> None:
         self._make_dir(path)
         self.sync_name(path)
 
     def _make_dir(self, path: Path) -> None:
+        self._require_owned(path)
         missing = [parent for parent in (path, *path.parents) if not parent.exists()]
         for directory in reversed(missing):
             with contextlib.suppress(FileExistsError):
@@ -379,9 +414,11 @@ class OsDisk:
         _sync_directory(path.parent)
 
     def remove(self, path: Path) -> None:
+        self._require_owned(path)
         path.unlink(missing_ok=True)
 
     def remove_tree(self, path: Path) -> None:
+        self._require_owned(path)
         shutil.rmtree(path, ignore_errors=True)
 
     def move_tree(self, path: Path, target: Path) -> None:
@@ -409,8 +446,7 @@ class OsDisk:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
-            os.pwrite(fd, b"lock", 0)  # what RocketMQ writes there
-            return _OsLock(path, fd)
+            directory_fd = _lock_directory(path.parent)
         except BlockingIOError:
             pid = _holder(fd) or None
             os.close(fd)
@@ -418,6 +454,16 @@ class OsDisk:
         except BaseException:
             os.close(fd)
             raise
+        held = _OsLock(path, fd, directory_fd)
+        try:
+            stat = os.fstat(fd)
+            if self.identity(path) != (stat.st_dev, stat.st_ino):
+                raise Locked(None)  # removed since it was opened: another process may hold the new one
+            os.pwrite(fd, b"lock", 0)  # what RocketMQ writes there
+        except BaseException:
+            held.release()
+            raise
+        return held
 
     def lock_holder(self, path: Path) -> int | None:
         path = path.resolve()
@@ -431,6 +477,21 @@ class OsDisk:
             return _holder(fd)
         finally:
             os.close(fd)
+
+
+def _lock_directory(path: Path) -> int:
+    """Lock the directory itself too, so that a removed lock file lets no second process in; -1 where that is not
+    possible (some network file systems). Raises BlockingIOError if another process holds it."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        raise
+    except OSError:
+        os.close(fd)
+        return -1
+    return fd
 
 
 _FLOCK = struct.Struct("hhqqi4x")  # type, whence, start, length, pid: Linux, 64 bits

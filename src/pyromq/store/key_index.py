@@ -346,9 +346,9 @@ class KeyIndex:
         while len(self.files) > 1 and self.files[0].cursor.end_position < log_start:
             self._remove(self.files.pop(0))
 
-    def close(self) -> None:
+    def close(self, *, write_header: bool = True) -> None:
         for file in self.files:
-            if self._writable:
+            if self._writable and write_header:
                 file.write_header()
             file.file.close()
 

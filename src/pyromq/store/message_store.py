@@ -33,6 +33,7 @@ from pyromq.errors import (
     OffsetNotFound,
     StoreClosed,
     StoreFenced,
+    StoreGone,
     TooManyFiles,
 )
 from pyromq.model.message import AppendedAt, Draft
@@ -51,6 +52,7 @@ from pyromq.store.key_index import KeyIndex
 from pyromq.store.open_run import OpenRun
 from pyromq.store.paths import StorePaths
 from pyromq.store.platform import SYNCS_WITH_FDATASYNC, what_to_do
+from pyromq.store.presence import CHECK_SECONDS, Presence
 from pyromq.store.queue_cursor import queue_key
 from pyromq.store.queue_table import QueueTable, is_safe_topic
 from pyromq.store.reader import StoreReader, decode, to_bytes
@@ -154,6 +156,7 @@ class MessageStore(StoreReader):
             config, self.disk, self.paths, self.clock, background, self.log, self.queues, self.index, self.marks,
             self.points, self.telemetry,
         )  # fmt: skip
+        self._presence = Presence(self.disk, self.paths, self.log)
         self._locks: contextlib.ExitStack | None = None
         self._is_open = self._is_closed = False
         #: What the disk did not confirm; None: everything was.
@@ -210,11 +213,13 @@ class MessageStore(StoreReader):
         self.disk.make_dir(self.config.root)
         self._locks = log_place.lock(self.disk, self.paths)
         try:
+            self._presence.note()
             platform.raise_open_file_limit()
             self.disk.remove_tree(self.paths.staging)
             self.disk.remove_tree(self.paths.log_staging)
             self._recover(truncate_at, rebuild, hold_back)
             self._take_reserve()
+            self._presence.note()
         except BaseException as error:
             self._close_files()
             if isinstance(error, OSError) and error.errno == errno.ENOSPC:
@@ -265,6 +270,7 @@ class MessageStore(StoreReader):
             return
         with contextlib.suppress(StoreFenced):  # it is said in the log, and to all who wait
             self.close_run()
+        self.check_presence()
         self._is_open = False
         try:
             if self._fenced is None:
@@ -307,7 +313,7 @@ class MessageStore(StoreReader):
         self.log.close()
         self.queues.close()
         if self.index is not None:
-            self.index.close()
+            self.index.close(write_header=self._fenced is None)
         self._point_file.close()
         self._checkpoint_file.close()
         if self._locks is not None:
@@ -538,6 +544,15 @@ class MessageStore(StoreReader):
             self.marks.fail(lambda: StoreFenced(error))
         return StoreFenced(self._fenced)
 
+    def check_presence(self) -> None:
+        """Fence the store if its directory, its lock or its open segment is no longer the one that was opened."""
+        if self._fenced is None:
+            try:
+                self._presence.check()
+            except StoreGone as gone:
+                self.disk.abandon()  # the directory of this name may be another process's
+                self.fence(gone)
+
     def flush(self) -> None:
         """Make everything that was appended durable, now, on this thread. Raises StoreFenced."""
         self.close_run()
@@ -615,6 +630,7 @@ class MessageStore(StoreReader):
                     self.points.run(executor),
                     self._run_retention(executor),
                     self._catch_up_index(executor),
+                    self._watch_presence(),
                 ]
                 if self._transient is not None:
                     work.append(self._run_commits())
@@ -668,6 +684,11 @@ class MessageStore(StoreReader):
                 log.warning("the key index waits for room on the disk: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
         self._timing.later()
+
+    async def _watch_presence(self) -> None:
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            self.check_presence()
 
     async def _run_commits(self) -> None:
         while True:

@@ -39,7 +39,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyromq.clock import Clock, ManualClock
-from pyromq.store.disk import DirectoryLock, Locked, MappedFile, Usage
+from pyromq.store.disk import DirectoryLock, Identity, Locked, MappedFile, Usage
 from pyromq.testing.crash_choice import Change, CrashChoice, CrashMode, choose
 from pyromq.testing.sim_file import PAGE, SimFile, pages_between
 
@@ -84,6 +84,10 @@ class SimMappedFile:
         self._disk = disk
         self._file = file
         self._open = True
+
+    @property
+    def identity(self) -> Identity:
+        return 0, self._file.inode
 
     def sync(self) -> None:
         self._require_open()
@@ -182,6 +186,7 @@ class SimDisk:
         self._moved: dict[Path, int] = {}
         self._moment = 0
         self._power = True
+        self._is_abandoned = False
         # Syncs come from flush threads: a mark in the middle of one would take synced sectors for stale ones.
         self._guard = threading.RLock()
 
@@ -189,6 +194,7 @@ class SimDisk:
 
     def make_dir(self, path: Path) -> None:
         self._require_power()
+        self._require_owned(path)
         with self._guard:
             missing = [each for each in (path, *path.parents) if each not in self._names]
             for directory in reversed(missing):
@@ -203,6 +209,17 @@ class SimDisk:
 
     def is_dir(self, path: Path) -> bool:
         return self._names.get(path) is _FOLDER
+
+    def identity(self, path: Path) -> Identity | None:
+        entry = self._names.get(path)
+        return None if entry is None else (0, entry.inode if isinstance(entry, SimFile) else 0)
+
+    def abandon(self) -> None:
+        self._is_abandoned = True
+
+    def _require_owned(self, path: Path) -> None:
+        if self._is_abandoned:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
 
     def size(self, path: Path) -> int:
         return self._file(path).size
@@ -255,6 +272,7 @@ class SimDisk:
         return file
 
     def remove(self, path: Path) -> None:
+        self._require_owned(path)
         self._step("remove", path)
         if path in self._names:
             self._file(path)  # a directory is not removed this way
@@ -262,6 +280,7 @@ class SimDisk:
 
     def remove_tree(self, path: Path) -> None:
         self._require_power()
+        self._require_owned(path)
         with self._guard:
             inside = [each for _, each in self._below(path)]
         for each in sorted(inside, reverse=True):  # what is in a directory goes before it

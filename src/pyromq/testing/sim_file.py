@@ -8,6 +8,7 @@ write stays in doubt until it changes again. Knows no names and draws nothing: `
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 
 #: What a disk writes whole or not at all.
 SECTOR = 512
@@ -18,12 +19,16 @@ PAGE = 4096
 MAX_VERSIONS = 64
 
 
+_inodes = count(1)
+
+
 class SimFile:
     """A file's bytes, whatever its name is."""
 
-    __slots__ = ("doubtful", "durable", "memory", "modified_ms", "pages", "seen", "versions")
+    __slots__ = ("doubtful", "durable", "inode", "memory", "modified_ms", "pages", "seen", "versions")
 
     def __init__(self, durable: bytes, modified_ms: int, *, pages: int) -> None:
+        self.inode = next(_inodes)
         #: What is there after a power cut that takes everything it may.
         self.durable = durable
         #: The bytes as of the last mark. Equal to `durable` except in the sectors that `versions` has.

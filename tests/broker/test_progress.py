@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from broker.fakes import Parts
-from pyromq.broker.progress import Progress, clamp_progress, near_bytes
+from pyromq.broker.progress import Progress, near_bytes
 from pyromq.errors import IllegalOffset
 from pyromq.model.message import Draft
 
@@ -61,17 +61,6 @@ def test_an_offset_that_cannot_be_changes_nothing(parts: Parts, offset: int, kno
 def test_names_that_cannot_be_kept_are_refused(parts: Parts, topic: str, queue: int, group: str) -> None:
     with pytest.raises(IllegalOffset):
         Progress(parts.offsets, parts.store).commit(group, topic, queue, 0)
-
-
-def test_a_new_master_sets_no_group_before_messages_that_are_still_to_come(parts: Parts) -> None:
-    for topic, queue, offset in (("orders", 0, 12), ("orders", 1, 4), ("other", 0, 5)):
-        parts.offsets.reset("g", topic, queue, offset)
-    parts.offsets.reset("near", "orders", 0, 9)
-    clamp_progress(parts.offsets, parts.store)
-    assert parts.offsets.offset_of("g", "orders", 0) == 10
-    assert parts.offsets.offset_of("g", "orders", 1) == 0, "a queue without a message ends at 0"
-    assert parts.offsets.offset_of("g", "other", 0) == 0
-    assert parts.offsets.offset_of("near", "orders", 0) == 9
 
 
 def test_a_new_group_begins_at_the_first_message_while_that_is_near(parts: Parts) -> None:

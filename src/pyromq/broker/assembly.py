@@ -3,10 +3,10 @@
     async with Broker(config).running() as broker:
         await broker.wait_failed()      # returns only by raising what stopped the broker
 
-It starts in this order: lock and recover the store, find out who leads, read the tables, listen, register with the name
-servers. It stops in the other: say goodbye to the name servers, answer what is under way, write the tables, close the
-store. What it is does not change while it runs: `changed` tells what has to happen before it starts as something else,
-and `life` carries that out.
+It starts in this order: lock and recover the store, find out who leads, read the tables and clamp them to the log,
+write the new epoch if it leads, listen, register with the name servers. It stops in the other: say goodbye to the name
+servers, answer what is under way, write the tables, close the store. What it is does not change while it runs:
+`changed` tells what has to happen before it starts as something else, and `life` carries that out.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import contextlib
 import errno
 import logging
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
+from pyromq.broker.clamping import LogEnds, clamp_tables
 from pyromq.broker.fencing import Fencing
 from pyromq.broker.leadership import LeadershipFile
 from pyromq.broker.leading import Leading
 from pyromq.broker.metadata_copy import TakenProgress, forget_own_progress
 from pyromq.broker.others import Others
 from pyromq.broker.parts import Parts
-from pyromq.broker.progress import clamp_progress
 from pyromq.broker.replicating import Replicating
 from pyromq.broker.role import Role
 from pyromq.broker.role_change import Change
@@ -109,10 +109,12 @@ class Broker:
             settings = Settings(self.config, self.store.disk, self.store.paths.config, self.clock)
             settings.load()
             tables = Tables(self.config, self.store, self.clock)
+            taken = TakenProgress(self.store.disk, self.store.paths.config)
+            clamp_tables(LogEnds.of(self.store), (taken, *tables.log_tables), self._on_full_disk)
             if role.has_stood_down:
-                forget_own_progress(tables.offsets, TakenProgress(self.store.disk, self.store.paths.config))
-            elif role.is_new_master:
-                clamp_progress(tables.offsets, self.store)
+                forget_own_progress(tables.offsets, taken)
+            elif not self.config.is_slave:
+                self._on_full_disk(lambda: role.leading.begin(self.store.log.start, self.store.log.end))
             copies = Replicating(self.config, self.store, self.clock, role.leading, role.others, self._ask_for)
             try:
                 async with copies.running():
@@ -137,23 +139,20 @@ class Broker:
             client, leading, others, Fencing(leading, others, client, self.clock, lambda: self._extent(leading))
         )
         if not leading.config.is_slave:
-            role.is_new_master = leading.known.is_new_epoch
-            if await role.fencing.may_lead(after_crash=not self.store.report.clean):
-                self._begin(leading)
-            else:
-                role.has_stood_down = True
+            may_lead = await role.fencing.may_lead(after_crash=not self.store.report.clean)
+            role.has_stood_down = not may_lead
         self.config = leading.config
         return role
 
-    def _begin(self, leading: Leading) -> None:
-        """On a full disk in the room that was kept for a start. Raises OSError."""
+    def _on_full_disk(self, write: Callable[[], None]) -> None:
+        """Write a small file, on a full disk in the room that is kept for a start. Raises OSError."""
         try:
-            leading.begin(self.store.log.start, self.store.log.end)
+            write()
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
             self.store.disk.remove(self.store.paths.reserve)
-            leading.begin(self.store.log.start, self.store.log.end)
+            write()
 
     def _extent(self, leading: Leading) -> LogExtent:
         return leading.extent(self.store.log.start, self.store.log.end)

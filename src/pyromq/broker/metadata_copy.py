@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pyromq.broker.clamping import COPIES_OF_A_TABLE, LogEnds
 from pyromq.broker.tables import Tables
 from pyromq.config import BrokerConfig
 from pyromq.errors import CallFailed, CallTimeout, PyroMQError, Unreachable
@@ -74,6 +75,23 @@ class TakenProgress:
             table.setdefault(f"{place.topic}@{place.group}", {})[str(place.queue)] = offset
         self._file.save({TOPICS_KNOWN_TO: taken.topics_known_to, ConsumerOffsets.TABLE: table})
         self.saved = taken
+
+    def clamp(self, ends: LogEnds) -> bool:
+        """Lower the offsets like those of the slave's groups: a difference would look like news from consumers.
+
+        Raises CorruptFile.
+        """
+        taken = self.load()
+        clamped = {
+            place: min(offset, ends.queue_end(place.topic, place.queue)) for place, offset in taken.progress.items()
+        }
+        self.saved = taken._replace(progress=clamped)
+        return clamped != taken.progress
+
+    def save_clamped(self) -> None:
+        """Raises OSError."""
+        for _ in range(COPIES_OF_A_TABLE):
+            self.save(self.saved)
 
 
 def _read_taken(document: JsonObject) -> Taken:

@@ -23,22 +23,6 @@ def near_bytes() -> int:
     return machine_memory() * 40 // 100
 
 
-def clamp_progress(offsets: ConsumerOffsets, store: MessageStore) -> None:
-    """Of a new master: groups that are further than its queues go on at their ends.
-
-    A slave has the progress of groups from its master at other times than the log. What is written from now on are
-    other messages than those that were consumed there; in a queue that has none here yet, too.
-    """
-    for (topic, group), by_queue in offsets.all().items():
-        for queue_id, offset in by_queue.items():
-            end = store.max_offset(topic, queue_id)
-            if offset > end:
-                log.warning(
-                    "%s is at %d of %s/%d, which ends at %d here: it goes on there", group, offset, topic, queue_id, end
-                )
-                offsets.reset(group, topic, queue_id, end)
-
-
 class Progress:
     """Reads and moves the offsets of groups."""
 

@@ -18,7 +18,5 @@ class Role:
     leading: Leading
     others: Others
     fencing: Fencing
-    #: It was promoted, and this is its first start as the master.
-    is_new_master: bool = False
     #: It was to lead, and found that another one does.
     has_stood_down: bool = False

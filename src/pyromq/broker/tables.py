@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
+from pyromq.broker.clamping import GroupOffsets, LogTable
 from pyromq.broker.request_modes import RequestModeTable
 from pyromq.broker.saving import Saver
 from pyromq.broker.sequence_file import WritersFile
@@ -35,6 +36,8 @@ class Tables:
             Sequences(config.writers_remembered_hours * HOUR_MS), file, store, clock, reads_copy=config.is_slave
         )
         self.writers.load()
+        #: The tables that every start clamps to the log.
+        self.log_tables: list[LogTable] = [GroupOffsets(self.offsets)]
         self.settings_saver = Saver(self.topics, self.groups, self.request_modes)
         self._savers = (
             self.settings_saver,

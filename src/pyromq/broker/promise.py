@@ -7,9 +7,13 @@
 Whoever acknowledges waits for this mark and for nothing else. A send that waited too long for slaves is stored here and
 perhaps nowhere else: its answer says so.
 
-Consumers see the log up to this mark as well. What no slave has is lost when one takes over, and its place in the queue
-is given to another message: a consumer that had been there would never see that one. A master that may be alone shows
-everything once too few slaves have been level with it for as long as a send waits, and until they are again.
+After a start nothing counts as acknowledged on a broker that waits for slaves, until slaves have confirmed it in this
+life: a repeated send, or the repeated end of a transaction, waits like a first one.
+
+Consumers see the log up to the visible mark. It moves with the acknowledged mark, except that after a start it begins
+where readers were before. What no slave has is lost when one takes over, and its place in the queue is given to another
+message: a consumer that had been there would never see that one. A master that may be alone shows everything once too
+few slaves have been level with it for as long as a send waits, and until they are again.
 """
 
 from __future__ import annotations
@@ -59,6 +63,8 @@ class BrokerPromise:
         self.terms: Promise | None = None
         #: Everything below may be acknowledged.
         self.mark = self._own
+        #: Everything below may be read by consumers, where they are held back until slaves confirm; else None.
+        self._visible: Watermark | None = None
         if config.copies > 1:
             self.terms = Promise(
                 copies=config.copies,
@@ -66,22 +72,17 @@ class BrokerPromise:
                 all_in_sync=replication.all_in_sync,
                 adapts=replication.adapts,
             )
-            self.mark = self._new_mark(marks, hides=replication.hides)
+            self.mark = Watermark("acknowledged")
+            if replication.hides:
+                self._visible = Watermark("visible", min(self._own.value, marks.shown))
+                marks.show_only(self._visible)
+            else:
+                marks.show_all()
             if config.store.flush.sync or replication.adapts:  # else no slave has more than is promised here
                 self._own.listen(lambda _: self._move_to(self.replicated()))
                 self._move_to(self.replicated())
         else:
             marks.show_all()
-
-    def _new_mark(self, marks: Watermarks, *, hides: bool) -> Watermark:
-        """Of what was in the log at the start no send waits to hear. Readers see what they saw before, until slaves say
-        what they have."""
-        if not hides:
-            marks.show_all()
-            return Watermark("promised", self._own.value)
-        mark = Watermark("promised", min(self._own.value, marks.shown))
-        marks.show_only(mark)
-        return mark
 
     @property
     def waits_for_slaves(self) -> bool:
@@ -148,7 +149,8 @@ class BrokerPromise:
         if has_copies:
             if self._lacks_copies_since is not None:
                 self._lacks_copies_since = None
-                self._marks.show_only(self.mark)
+                assert self._visible is not None
+                self._marks.show_only(self._visible)
         elif self._lacks_copies_since is None:
             self._lacks_copies_since = now
         elif now >= self._lacks_copies_since + self.timeout_s:
@@ -162,6 +164,8 @@ class BrokerPromise:
 
     def _move_to(self, replicated: int) -> None:
         position = min(self._own.value, replicated)
+        if self._visible is not None and position > self._visible.value:
+            self._visible.advance(position)  # first: a client that was answered finds its message
         if position > self.mark.value:
             self.mark.advance(position)
 

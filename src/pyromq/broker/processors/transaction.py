@@ -94,7 +94,7 @@ class TransactionProcessor:
             return journal.writer.answer_when_all_settled(Response(reason="the transaction has ended before"))
         if request.decision == FLAG_ROLLED_BACK:
             journal.record_end(current, half.key)
-            return Response()
+            return journal.writer.answer_when_all_settled(Response())
         try:
             receipt = journal.commit(current, half.key, self._divert(forms.committed(view, journal.store_host)))
         except BaseException:

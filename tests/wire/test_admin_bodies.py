@@ -39,11 +39,12 @@ from pyromq.wire.bodies.stats import (
     QueueRange,
     Rate,
     TimeSpan,
-    encode_broker_consume_stats,
+    broker_consume_stats_pieces,
+    consume_stats_pieces,
     encode_queue_entries,
     encode_rates,
-    encode_time_spans,
-    encode_topic_stats,
+    time_span_pieces,
+    topic_stats_pieces,
 )
 from pyromq.wire.bodies.topics_and_groups import (
     decode_group,
@@ -78,18 +79,18 @@ VERSION_FORM = b'{"timestamp":5,"counter":6,"stateVersion":7}'
 #: What we write, and the letters that RocketMQ's classes (named beside each) read.
 WRITTEN = {
     "TopicStatsTable": (
-        encode_topic_stats([(QUEUE, QueueRange(1, 9, 77))], 2),
+        b"".join(topic_stats_pieces([(QUEUE, QueueRange(1, 9, 77))], 2)),
         b'{"offsetTable":{%b:{"lastUpdateTimestamp":77,"maxOffset":9,"minOffset":1}},"topicPutTps":2.0}' % QUEUE_FORM,
     ),
-    "TopicStatsTable, empty": (encode_topic_stats([], 0), b'{"offsetTable":{},"topicPutTps":0.0}'),
-    "ConsumeStats": (STATS.encode(), STATS_FORM),
+    "TopicStatsTable, empty": (b"".join(topic_stats_pieces([], 0)), b'{"offsetTable":{},"topicPutTps":0.0}'),
+    "ConsumeStats": (b"".join(consume_stats_pieces(STATS.queues, STATS.tps)), STATS_FORM),
     "ConsumeStatsList": (
-        encode_broker_consume_stats("10.0.0.9:10911", {"shop": [STATS], "idle": []}),
+        b"".join(broker_consume_stats_pieces("10.0.0.9:10911", [("shop", [STATS]), ("idle", [])])),
         b'{"brokerAddr":"10.0.0.9:10911","consumeStatsList":[{"shop":[%b]},{"idle":[]}],"totalDiff":5,'
         b'"totalInflightDiff":2}' % STATS_FORM,
     ),
     "QueryConsumeTimeSpanBody": (
-        encode_time_spans([TimeSpan(QUEUE, 1, 2, 3, 4)]),
+        b"".join(time_span_pieces([TimeSpan(QUEUE, 1, 2, 3, 4)])),
         b'{"consumeTimeSpanSet":[{"consumeTimeStamp":3,"delayTime":4,"maxTimeStamp":2,"messageQueue":%b,'
         b'"minTimeStamp":1}]}' % QUEUE_FORM,
     ),

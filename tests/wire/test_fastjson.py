@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 
 import pytest
 from hypothesis import example, given
@@ -103,7 +104,22 @@ def test_whatever_the_bytes_are_it_is_a_value_or_not_json(data: bytes) -> None:
 
 def test_nesting_is_limited_when_writing_too() -> None:
     value: object = 0
-    for _ in range(100):
+    for _ in range(400):
         value = [value]
     with pytest.raises(NotJson):
         fastjson.dumps(value)
+
+
+def test_a_table_of_many_queues_is_written_with_one_call_for_each_part_that_is_standard_json() -> None:
+    queues = [({"topic": "orders", "queueId": number}, {"maxOffset": 1, "minOffset": 0}) for number in range(2000)]
+    table = fastjson.ObjectKeyed(tuple(queues))
+    tracemalloc.start()
+    data = fastjson.dumps({"offsetTable": table})
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert fastjson.loads(data) == {"offsetTable": table}
+    assert peak < 4 * len(data), "one result for each scalar would be some KiB each"
+    assert b"".join(fastjson.map_pieces(queues)) == fastjson.dumps(table)
+    assert b"".join(fastjson.list_pieces([1, "a", table])) == fastjson.dumps([1, "a", table])
+    assert b"".join(fastjson.map_pieces([])) == b"{}"
+    assert b"".join(fastjson.list_pieces([])) == b"[]"

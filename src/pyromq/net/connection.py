@@ -26,6 +26,7 @@ from pyromq.net.address import pack_address, shown_address
 from pyromq.net.compiled import KERNEL
 from pyromq.net.home import Handle, Home
 from pyromq.net.service import answer_for
+from pyromq.net.slices import SLICE_SECONDS, slices_of
 from pyromq.net.tcp_state import is_sent_in_vain
 from pyromq.wire.command import FLAG_ANSWER, FLAG_ONE_WAY, Command
 from pyromq.wire.frames import body_pieces, decode_frame, encode_frame, encode_head, frame_end
@@ -63,8 +64,8 @@ class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_calls", "_due", "_flush_is_due", "_frames", "_home", "_in_flight", "_in_flight_bytes", "_is_closed",
         "_is_halted", "_is_leaving", "_is_reading_paused", "_is_watching", "_last_id", "_last_tick", "_loop", "_lost",
-        "_oldest", "_out", "_out_bytes", "_slow_s", "_stalled_since", "_taken", "_transport", "_written", "address",
-        "host", "inlet", "packed_address", "partial_bytes", "unsent_bytes",
+        "_oldest", "_out", "_out_bytes", "_slices", "_slow_s", "_stalled_since", "_taken", "_transport",
+        "_waits_for_turn", "_written", "address", "host", "inlet", "packed_address", "partial_bytes", "unsent_bytes",
     )  # fmt: skip
 
     def __init__(self, home: Home) -> None:
@@ -82,6 +83,9 @@ class Connection(asyncio.BufferedProtocol):
         self._is_reading_paused = False
         #: No more frames may be handled now: closed, or too much is under way.
         self._is_halted = False
+        #: The requests of this connection have used a slice of work: other connections go first.
+        self._slices = slices_of(self._loop)
+        self._waits_for_turn = False
         #: Requests whose answers are not ready, each with its flags; and what they cost.
         self._in_flight: dict[asyncio.Future[Any], int] = {}
         self._in_flight_bytes = 0
@@ -237,6 +241,8 @@ class Connection(asyncio.BufferedProtocol):
         self._flush_is_due = True  # at the end of this
         data = self._frames.receive(chunk)
         at = 0
+        if self._slices.is_spent and not self._is_halted:
+            self._wait_for_turn(is_heavy=False)
         try:
             at = self._handle_frames(data)
         except BadFrame as bad:
@@ -251,6 +257,8 @@ class Connection(asyncio.BufferedProtocol):
         """Handle the whole frames, as long as there is room for more; where the rest begins."""
         at = 0
         home, limits = self._home, self._home.frame_limits
+        cpu_time = self._slices.cpu_time
+        began = cpu_time()
         while not self._is_halted:
             if home.fast_path is not None:
                 at = home.fast_path.take(data, at, self)
@@ -269,9 +277,12 @@ class Connection(asyncio.BufferedProtocol):
                     self._take_answer(command)
                 else:
                     self._take_request(command, end - at)
+                    if cpu_time() - began > SLICE_SECONDS:
+                        self._wait_for_turn(is_heavy=True)
             at = end
             if self._out_bytes > WRITE_BYTES:
                 self._write_out()
+        self._slices.spend(cpu_time() - began)
         return at
 
     def _refuse(self, bad: Illegible) -> bool:
@@ -326,6 +337,7 @@ class Connection(asyncio.BufferedProtocol):
         """Decide anew whether more may be handled, and read only if so."""
         self._is_halted = (
             self._is_closed
+            or self._waits_for_turn
             or self._in_flight_bytes > self._home.limits.max_in_flight_bytes_per_connection
             or self.unsent_bytes > self._home.unsent_room
         )
@@ -338,6 +350,18 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._read_on()
             self._loop.call_soon(self._look_again)
+
+    def _wait_for_turn(self, *, is_heavy: bool) -> None:
+        """Handle nothing more, and read nothing, until the other connections had their turn."""
+        if not self._waits_for_turn:
+            self._waits_for_turn = True
+            self._slices.later(self._take_turn, is_heavy=is_heavy)
+            self._weigh()
+
+    def _take_turn(self) -> None:
+        self._waits_for_turn = False
+        self._weigh()
+        self._look_again()
 
     def _read_on(self) -> None:
         assert self._transport is not None

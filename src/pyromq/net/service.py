@@ -16,6 +16,7 @@ from typing import Any
 
 from pyromq.errors import NotSupported, ProtocolError, PyroMQError
 from pyromq.net.peer import Peer
+from pyromq.wire.body_limits import check_body
 from pyromq.wire.codes import ResponseCode, code_name
 from pyromq.wire.command import Command
 from pyromq.wire.requests import Request, decode_request
@@ -36,6 +37,7 @@ class Service:
 
     def handle(self, command: Command, peer: Peer) -> Answer:
         try:
+            check_body(command.code, command.body)
             request = decode_request(command)
             handler = self._handlers.get(type(request))
             if handler is None:

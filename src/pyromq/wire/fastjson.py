@@ -14,7 +14,7 @@ proportion to the length, and nesting is limited.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from json import JSONDecodeError, JSONDecoder
 from math import isfinite
@@ -54,9 +54,9 @@ def standard_for(version: int, accepts_standard_only: bool = False) -> bool:
 
 def dumps(value: Json) -> bytes:
     """In fastjson's dialect. Raises NotJson for what JSON cannot say."""
-    pieces: list[bytes] = []
-    _write(value, pieces, MAX_DEPTH)
-    return b"".join(pieces)
+    out = bytearray()
+    _write(value, out, MAX_DEPTH)
+    return bytes(out)
 
 
 def dumps_standard(value: Json) -> bytes:
@@ -70,6 +70,24 @@ def dumps_standard(value: Json) -> bytes:
 def dumps_object_keyed(pairs: Iterable[tuple[Json, Json]]) -> bytes:
     """A body that is one map with objects for keys."""
     return dumps(ObjectKeyed(tuple(pairs)))
+
+
+def map_pieces(items: Iterable[tuple[Json, Json]]) -> Iterator[bytes]:
+    """Yield a map in pieces, one for each item, which is not asked for before the one before it was taken."""
+    before = b"{"
+    for key, item in items:
+        yield b"".join((before, dumps(key), b":", dumps(item)))
+        before = b","
+    yield b"}" if before == b"," else b"{}"
+
+
+def list_pieces(items: Iterable[Json]) -> Iterator[bytes]:
+    """Yield a list in pieces, one for each item."""
+    before = b"["
+    for item in items:
+        yield before + dumps(item)
+        before = b","
+    yield b"]" if before == b"," else b"[]"
 
 
 def loads(data: bytes) -> Json:
@@ -98,37 +116,45 @@ def loads_object_keyed(data: bytes) -> Pairs:
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
-def _write(value: Json, pieces: list[bytes], depth: int) -> None:
+def _write(value: Json, out: bytearray, depth: int) -> None:
+    """Append the largest parts that are standard JSON with one call each.
+
+    A scalar by itself would cost a call and a result of some KiB, which a list of pieces would keep until the end.
+    """
     if depth == 0:
         raise NotJson(f"it is nested more than {MAX_DEPTH} levels deep")
-    if isinstance(value, Mapping):
-        _write_map(value.items(), pieces, depth)
-    elif isinstance(value, ObjectKeyed):
-        _write_map(value.pairs, pieces, depth)
-    elif isinstance(value, list | tuple | set | frozenset):
-        _write_list(value, pieces, depth)
-    else:
-        pieces.append(dumps_standard(value))
+    if isinstance(value, ObjectKeyed):
+        _write_map(value.pairs, out, depth)
+        return
+    try:
+        out += orjson.dumps(value, option=orjson.OPT_PASSTHROUGH_DATACLASS)
+    except orjson.JSONEncodeError as error:
+        if isinstance(value, Mapping):
+            _write_map(value.items(), out, depth)
+        elif isinstance(value, list | tuple | set | frozenset):
+            _write_list(value, out, depth)
+        else:
+            raise NotJson(str(error)) from None
 
 
-def _write_map(items: Iterable[tuple[Any, Json]], pieces: list[bytes], depth: int) -> None:
+def _write_map(items: Iterable[tuple[Any, Json]], out: bytearray, depth: int) -> None:
     before = b"{"
     for key, item in items:
-        pieces.append(before)
-        _write(key, pieces, depth - 1)
-        pieces.append(b":")
-        _write(item, pieces, depth - 1)
+        out += before
+        _write(key, out, depth - 1)
+        out += b":"
+        _write(item, out, depth - 1)
         before = b","
-    pieces.append(b"}" if before == b"," else b"{}")
+    out += b"}" if before == b"," else b"{}"
 
 
-def _write_list(items: Iterable[Json], pieces: list[bytes], depth: int) -> None:
+def _write_list(items: Iterable[Json], out: bytearray, depth: int) -> None:
     before = b"["
     for item in items:
-        pieces.append(before)
-        _write(item, pieces, depth - 1)
+        out += before
+        _write(item, out, depth - 1)
         before = b","
-    pieces.append(b"]" if before == b"," else b"[]")
+    out += b"]" if before == b"," else b"[]"
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ pulls that wait are made to look again, so that this is now.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
 
@@ -25,6 +24,7 @@ from pyromq.model.json_form import INT64_MAX
 from pyromq.model.topic import TopicConfig
 from pyromq.net.peer import Peer
 from pyromq.net.service import Handler
+from pyromq.net.slices import sliced_body
 from pyromq.store.config_files import DelayOffsets
 from pyromq.store.message_store import MessageStore
 from pyromq.store.reader import to_bytes
@@ -35,8 +35,9 @@ from pyromq.wire.bodies.stats import (
     ConsumeStats,
     QueueProgress,
     TimeSpan,
-    encode_broker_consume_stats,
-    encode_time_spans,
+    broker_consume_stats_pieces,
+    consume_stats_pieces,
+    time_span_pieces,
 )
 from pyromq.wire.requests import Request
 from pyromq.wire.responses import Response
@@ -95,43 +96,40 @@ class OffsetAdmin:
 
     # --- how far -----------------------------------------------------------------------------------------------------
 
-    def consume_stats(self, request: ask.GetConsumeStats, peer: Peer) -> Response:
-        asked = [name for name in (request.topics or "").split(";") if name]
+    async def consume_stats(self, request: ask.GetConsumeStats, peer: Peer) -> Response:
+        group = request.group
+        asked = dict.fromkeys(name for name in (request.topics or "").split(";") if name)
         wanted = asked or [
             name
-            for name in ([request.topic] if request.topic else sorted(self._progress.offsets.topics_of(request.group)))
-            if self._is_wanted(request.group, name)
+            for name in ([request.topic] if request.topic else sorted(self._progress.offsets.topics_of(group)))
+            if self._is_wanted(group, name)
         ]
         topics = [topic for name in wanted if (topic := self._topics.get(name)) is not None]
-        every = [self._stats_of(request.group, topic) for topic in topics]
-        stats = ConsumeStats([one for stats in every for one in stats.queues], sum(stats.tps for stats in every))
-        return Response(body=stats.encode())
+        tps = sum(self._statistics.group_tps(group, topic.name) for topic in topics)
+        queues = (one for topic in topics for one in self._queues_of(group, topic))
+        return Response(body=await sliced_body(consume_stats_pieces(queues, tps), f"the progress of {group}"))
 
     async def broker_consume_stats(self, request: ask.GetBrokerConsumeStats, peer: Peer) -> Response:
-        groups: dict[str, list[ConsumeStats]] = {}
-        for group in self._groups:
-            await asyncio.sleep(0)  # there may be many, and others wait
-            groups[group.name] = [
-                self._stats_of(group.name, topic)
-                for name in sorted(self._progress.offsets.topics_of(group.name))
-                if (topic := self._topics.get(name)) is not None
-                and (topic.order or not request.only_ordered)
-                and self._is_wanted(group.name, name)
-            ]
-        return Response(body=encode_broker_consume_stats(self._address, groups))
+        names_of_groups = [group.name for group in self._groups]
+        groups = ((group, self._stats_of(group, only_ordered=request.only_ordered)) for group in names_of_groups)
+        pieces = broker_consume_stats_pieces(self._address, groups)
+        return Response(body=await sliced_body(pieces, "the progress of all groups"))
+
+    def _stats_of(self, group: str, *, only_ordered: bool) -> Iterator[ConsumeStats]:
+        for name in sorted(self._progress.offsets.topics_of(group)):
+            topic = self._topics.get(name)
+            if topic is not None and (topic.order or not only_ordered) and self._is_wanted(group, name):
+                yield ConsumeStats(self._queues_of(group, topic), self._statistics.group_tps(group, name))
+
+    def _queues_of(self, group: str, topic: TopicConfig) -> Iterator[tuple[MessageQueue, QueueProgress]]:
+        broker = self._config().name
+        for number in range(topic.read_queues):
+            yield MessageQueue(topic.name, broker, number), self._progress_in(group, topic.name, number)
 
     def _is_wanted(self, group: str, topic: str) -> bool:
         """A group that is at work is told of by what it subscribes to, any other by all that it ever consumed."""
         known = self._consumers.get(group)
         return known is None or not known.subscriptions or topic in known.subscriptions
-
-    def _stats_of(self, group: str, topic: TopicConfig) -> ConsumeStats:
-        broker = self._config().name
-        queues = [
-            (MessageQueue(topic.name, broker, number), self._progress_in(group, topic.name, number))
-            for number in range(topic.read_queues)
-        ]
-        return ConsumeStats(queues, self._statistics.group_tps(group, topic.name))
 
     def _progress_in(self, group: str, topic: str, number: int) -> QueueProgress:
         offset = self._progress.offset_of(group, topic, number) or 0
@@ -145,10 +143,10 @@ class OffsetAdmin:
             return None
         return self._store.store_time(queue, offset)
 
-    def time_span(self, request: ask.QueryTimeSpan, peer: Peer) -> Response:
+    async def time_span(self, request: ask.QueryTimeSpan, peer: Peer) -> Response:
         topic = self._topics.require(request.topic)
-        spans = [self._span_of(request.group, topic.name, number) for number in range(topic.write_queues)]
-        return Response(body=encode_time_spans(spans))
+        spans = (self._span_of(request.group, topic.name, number) for number in range(topic.write_queues))
+        return Response(body=await sliced_body(time_span_pieces(spans), f"the times of {topic.name}"))
 
     def _span_of(self, group: str, topic: str, number: int) -> TimeSpan:
         smallest, largest = self._store.min_offset(topic, number), self._store.max_offset(topic, number)

@@ -26,6 +26,7 @@ from pyromq.model import names
 from pyromq.model.topic import Permission, TopicConfig
 from pyromq.net.peer import Peer
 from pyromq.net.service import Handler
+from pyromq.net.slices import sliced_body
 from pyromq.store.message_store import MessageStore
 from pyromq.store.platform import what_to_do
 from pyromq.store.queue_table import is_safe_topic
@@ -33,7 +34,7 @@ from pyromq.store.reader import to_bytes
 from pyromq.wire import admin_requests as ask
 from pyromq.wire.bodies.locks import MessageQueue
 from pyromq.wire.bodies.routes import TopicConfigs, TopicList
-from pyromq.wire.bodies.stats import QueueEntryInfo, QueueRange, encode_queue_entries, encode_topic_stats
+from pyromq.wire.bodies.stats import QueueEntryInfo, QueueRange, encode_queue_entries, topic_stats_pieces
 from pyromq.wire.bodies.topics_and_groups import decode_topics, encode_group_names, encode_topic
 from pyromq.wire.requests import Request
 from pyromq.wire.responses import Response
@@ -207,14 +208,15 @@ class TopicAdmin:
 
     # --- queues ------------------------------------------------------------------------------------------------------
 
-    def stats(self, request: ask.GetTopicStats, peer: Peer) -> Response:
+    async def stats(self, request: ask.GetTopicStats, peer: Peer) -> Response:
         topic = self._topics.require(request.topic)
         broker = self._config().name
         queues = (
             (MessageQueue(topic.name, broker, number), self._range_of(topic.name, number))
             for number in range(max(topic.read_queues, topic.write_queues))
         )
-        return Response(body=encode_topic_stats(queues, self._statistics.topic_tps(topic.name)))
+        pieces = topic_stats_pieces(queues, self._statistics.topic_tps(topic.name))
+        return Response(body=await sliced_body(pieces, f"the queues of {topic.name}"))
 
     def _range_of(self, topic: str, number: int) -> QueueRange:
         queue = self._store.queues.get(to_bytes(topic), number)

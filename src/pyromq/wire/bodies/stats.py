@@ -1,11 +1,12 @@
 """Figures that admin tools read: how long queues are, how far groups are, how much comes and goes.
 
-Written in fastjson's dialect, whose maps have queues for keys: RocketMQ's tools read nothing else.
+Written in fastjson's dialect, whose maps have queues for keys: RocketMQ's tools read nothing else. What may be long is
+a generator of pieces: a broker writes it in slices, and looks at a queue when its piece is written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pyromq.model.json_form import JsonObject
@@ -26,10 +27,11 @@ class QueueRange:
         return {"lastUpdateTimestamp": self.last_ms, "maxOffset": self.max_offset, "minOffset": self.min_offset}
 
 
-def encode_topic_stats(queues: Iterable[tuple[MessageQueue, QueueRange]], put_tps: float) -> bytes:
-    """RocketMQ's TopicStatsTable."""
-    table = fastjson.ObjectKeyed(tuple((queue.to_json(), span.to_json()) for queue, span in queues))
-    return fastjson.dumps({"offsetTable": table, "topicPutTps": float(put_tps)})
+def topic_stats_pieces(queues: Iterable[tuple[MessageQueue, QueueRange]], put_tps: float) -> Iterator[bytes]:
+    """RocketMQ's TopicStatsTable, in pieces."""
+    yield b'{"offsetTable":'
+    yield from fastjson.map_pieces((queue.to_json(), span.to_json()) for queue, span in queues)
+    yield b',"topicPutTps":%b}' % fastjson.dumps(float(put_tps))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,32 +62,44 @@ class QueueProgress:
         }
 
 
+def consume_stats_pieces(queues: Iterable[tuple[MessageQueue, QueueProgress]], tps: float) -> Iterator[bytes]:
+    """RocketMQ's ConsumeStats: how far a group is in the queues of one topic or several. In pieces."""
+    yield b'{"consumeTps":%b,"offsetTable":' % fastjson.dumps(float(tps))
+    yield from fastjson.map_pieces((queue.to_json(), one.to_json()) for queue, one in queues)
+    yield b"}"
+
+
 @dataclass(frozen=True, slots=True)
 class ConsumeStats:
-    """How far a group is in the queues of one topic or several."""
+    """How far a group is in the queues of one topic. The queues are looked at when they are written."""
 
-    queues: Sequence[tuple[MessageQueue, QueueProgress]] = ()
+    queues: Iterable[tuple[MessageQueue, QueueProgress]] = ()
     tps: float = 0.0
 
-    def to_json(self) -> JsonObject:
-        table = fastjson.ObjectKeyed(tuple((queue.to_json(), one.to_json()) for queue, one in self.queues))
-        return {"consumeTps": float(self.tps), "offsetTable": table}
 
-    def encode(self) -> bytes:
-        return fastjson.dumps(self.to_json())
+def broker_consume_stats_pieces(address: str, groups: Iterable[tuple[str, Iterable[ConsumeStats]]]) -> Iterator[bytes]:
+    """RocketMQ's ConsumeStatsList: all groups of a broker, each with its topics. In pieces."""
+    lag = in_flight = 0
 
+    def counted(queues: Iterable[tuple[MessageQueue, QueueProgress]]) -> Iterator[tuple[MessageQueue, QueueProgress]]:
+        nonlocal lag, in_flight
+        for queue, one in queues:
+            lag += one.lag
+            in_flight += one.in_flight
+            yield queue, one
 
-def encode_broker_consume_stats(address: str, groups: Mapping[str, Sequence[ConsumeStats]]) -> bytes:
-    """RocketMQ's ConsumeStatsList: all groups of a broker, each with its topics."""
-    every = [one for stats in groups.values() for topic in stats for _, one in topic.queues]
-    return fastjson.dumps(
-        {
-            "brokerAddr": address,
-            "consumeStatsList": [{group: [one.to_json() for one in stats]} for group, stats in groups.items()],
-            "totalDiff": sum(one.lag for one in every),
-            "totalInflightDiff": sum(one.in_flight for one in every),
-        }
-    )
+    yield b'{"brokerAddr":%b,"consumeStatsList":[' % fastjson.dumps(address)
+    before = b""
+    for group, topics in groups:
+        yield b"%b{%b:[" % (before, fastjson.dumps(group))
+        before = b""
+        for topic in topics:
+            yield before
+            yield from consume_stats_pieces(counted(topic.queues), topic.tps)
+            before = b","
+        yield b"]}"
+        before = b","
+    yield b'],"totalDiff":%d,"totalInflightDiff":%d}' % (lag, in_flight)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +123,11 @@ class TimeSpan:
         }
 
 
-def encode_time_spans(spans: Sequence[TimeSpan]) -> bytes:
-    return fastjson.dumps({"consumeTimeSpanSet": [one.to_json() for one in spans]})
+def time_span_pieces(spans: Iterable[TimeSpan]) -> Iterator[bytes]:
+    """RocketMQ's QueryConsumeTimeSpanBody, in pieces."""
+    yield b'{"consumeTimeSpanSet":'
+    yield from fastjson.list_pieces(one.to_json() for one in spans)
+    yield b"}"
 
 
 @dataclass(frozen=True, slots=True)

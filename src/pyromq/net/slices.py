@@ -1,0 +1,148 @@
+"""Fair use of the event loop: at most about one slice of work per turn of the loop, whoever asks for it.
+
+Two users share the queue. A connection whose requests took a slice waits here before its next frame is handled, and is
+not read from meanwhile. A handler whose answer takes long works in slices:
+
+    async with job() as one:
+        for queue in queues:
+            ...
+            await one.pause()
+
+Connections that come while the slice of this turn is used up wait too, and go first: they have used nothing yet. Jobs
+run a few at a time in the order in which they were asked for, because each keeps its unfinished answer in memory.
+
+Work is measured in CPU time of the thread: a machine that is busy otherwise makes nothing wait here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable
+from functools import partial
+from weakref import WeakKeyDictionary
+
+from pyromq.clock import cpu_seconds
+from pyromq.errors import ServiceError
+
+#: Work in one turn of the loop before other connections get theirs.
+SLICE_SECONDS = 0.005
+#: Jobs that are under way at once; each may hold an answer of the largest size.
+MAX_JOBS = 2
+#: A frame of RocketMQ's clients has 16 MiB at most, with its header.
+MAX_ANSWER_BYTES = (16 << 20) - (256 << 10)
+
+Step = Callable[[], None]
+
+
+class Slices:
+    """The queue of one event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, cpu_time: Callable[[], float] = cpu_seconds) -> None:
+        self._loop = loop
+        self.cpu_time = cpu_time
+        self._spent_s = 0.0
+        #: Steps that used a slice in an earlier turn, and steps that came when the slice of their turn was used up.
+        self._heavy: deque[Step] = deque()
+        self._light: deque[Step] = deque()
+        self._is_due = False
+        self._jobs = asyncio.Semaphore(MAX_JOBS)
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether this turn of the loop has had its slice of work."""
+        return self._spent_s >= SLICE_SECONDS
+
+    def spend(self, seconds: float) -> None:
+        """Count work that was done in this turn. Small amounts of several turns may add up: a loop that is not told of
+        a turn can go on waiting for a lone client, and the price is one turn now and then."""
+        self._spent_s += seconds
+        if self.is_spent:
+            self._turn_soon()
+
+    def later(self, step: Step, *, is_heavy: bool) -> None:
+        """Call `step` in a later turn: one heavy step per turn, light ones before, as many as fit into a slice."""
+        (self._heavy if is_heavy else self._light).append(step)
+        self._turn_soon()
+
+    def _turn_soon(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._is_due = False
+        self._spent_s = 0.0
+        began = self.cpu_time()
+        while self._light and self.cpu_time() - began < SLICE_SECONDS:
+            self._light.popleft()()
+        if self._heavy and not self._light:
+            self._heavy.popleft()()
+        if self._heavy or self._light:
+            self._turn_soon()
+
+    @contextlib.asynccontextmanager
+    async def job(self) -> AsyncIterator[Job]:
+        """Wait until one more job may begin."""
+        async with self._jobs:
+            job = Job(self)
+            await job.next_slice()
+            yield job
+
+
+class Job:
+    """A handler that works in slices."""
+
+    def __init__(self, slices: Slices) -> None:
+        self._slices = slices
+        self._began = 0.0
+        #: Slices that were begun.
+        self.count = 0
+
+    async def pause(self) -> None:
+        """Wait for the next slice if this one is used up."""
+        if self._slices.cpu_time() - self._began >= SLICE_SECONDS:
+            await self.next_slice()
+
+    async def next_slice(self) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._slices.later(partial(_wake, turn), is_heavy=True)
+        await turn
+        self.count += 1
+        self._began = self._slices.cpu_time()
+
+
+def _wake(turn: asyncio.Future[None]) -> None:
+    if not turn.done():  # it is, if the handler was cancelled
+        turn.set_result(None)
+
+
+_OF_LOOP: WeakKeyDictionary[asyncio.AbstractEventLoop, Slices] = WeakKeyDictionary()
+
+
+def slices_of(loop: asyncio.AbstractEventLoop) -> Slices:
+    """Return the queue that everything on this loop shares."""
+    found = _OF_LOOP.get(loop)
+    if found is None:
+        found = _OF_LOOP[loop] = Slices(loop)
+    return found
+
+
+def job() -> contextlib.AbstractAsyncContextManager[Job]:
+    """Begin a job on the running loop."""
+    return slices_of(asyncio.get_running_loop()).job()
+
+
+async def sliced_body(pieces: Iterable[bytes], what: str) -> bytes:
+    """Join the pieces of an answer in slices. Raise ServiceError if it is larger than a client reads."""
+    async with job() as one:
+        body = bytearray()
+        for piece in pieces:
+            body += piece
+            if len(body) > MAX_ANSWER_BYTES:
+                raise ServiceError(
+                    f"{what} would be larger than {MAX_ANSWER_BYTES >> 20} MiB, which no client reads: ask for less"
+                )
+            await one.pause()
+        return bytes(body)

@@ -7,11 +7,13 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from proving import Call, epochs_of, proved
 from pyromq import Message, Producer
 from pyromq.broker.assembly import Broker
 from pyromq.broker.life import BrokerLife
@@ -24,7 +26,7 @@ from pyromq.wire.bodies.epochs import BrokerEpochs
 from pyromq.wire.bodies.routes import MemberGroup
 from pyromq.wire.codes import ResponseCode
 from pyromq.wire.command import Command
-from pyromq.wire.leading_requests import GetBrokerEpochs, PromoteBroker, StepDown
+from pyromq.wire.leading_requests import PromoteBroker, RoleRequest, StepDown
 from pyromq.wire.nameserver_requests import GetMemberGroup
 from pyromq.wire.requests import Request
 
@@ -95,10 +97,16 @@ class Scene:
     # --- asking ------------------------------------------------------------------------------------------------------
 
     async def ask(self, name: str, request: Request) -> Command:
-        return await self.client.call(self.of(name).address, request, 20.0)
+        """Role requests prove the group secret."""
+        if isinstance(request, RoleRequest) and not request.proof:
+            request = await proved(self.line_to(name), request)
+        return await self.line_to(name)(request, 20.0)
+
+    def line_to(self, name: str) -> Call:
+        return partial(self.client.call, self.of(name).address)
 
     async def epochs(self, name: str) -> BrokerEpochs:
-        return BrokerEpochs.decode(bytes((await self.ask(name, GetBrokerEpochs())).body))
+        return await epochs_of(self.line_to(name))
 
     async def promote(self, name: str, epoch: int, **more: Any) -> Command:
         return await self.ask(name, PromoteBroker(epoch=epoch, reason="a test", **more))

@@ -12,6 +12,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 from broker.leading_scene import SEGMENT, TOPIC, Scene, copy_with, told, until
+from proving import proved
 from pyromq import Message, Producer
 from pyromq.broker import fencing, registration
 from pyromq.broker.assembly import Broker
@@ -430,7 +431,8 @@ def test_whoever_asked_for_a_hand_over_may_go_and_it_is_still_done_whole(tmp_pat
         await scene.send("first")
         await scene.follows("b", "a")
         with contextlib.suppress(PyroMQError):
-            await scene.client.tell(scene.of("a").address, StepDown(to=scene.of("b").address))
+            request = await proved(scene.line_to("a"), StepDown(to=scene.of("b").address))
+            await scene.client.tell(scene.of("a").address, request)
         await scene.leads("b")
         await scene.follows("a", "b")
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from broker.leading_scene import TOPIC, Scene, told, until
+from pyromq.auth.group_secret import read_group_secret
+from pyromq.auth.proofs import proof_of_answer, prove_question
 from pyromq.broker import fencing, registration
 from pyromq.broker.assembly import Broker
 from pyromq.broker.leading import MAX_JUMP
@@ -333,8 +335,8 @@ def test_a_promotion_that_is_written_too_late_is_taken_back(tmp_path: Path, monk
     async def story(scene: Scene) -> None:
         await scene.send("first")
         await scene.follows("b", "a")
-        times = iter([0, 10**15])
-        monkeypatch.setattr(processor.LeadingProcessor, "_clock_ms", lambda self: next(times, 10**15))
+        late = lambda self: 10**15 if self._leading.number == 2 else 0  # noqa: E731  the write takes its time
+        monkeypatch.setattr(processor.LeadingProcessor, "_clock_ms", late)
         answer = await scene.promote("b", 2, deadline_ms=10**14)
         assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
         before = scene.of("b")
@@ -400,18 +402,22 @@ def test_answers_that_make_no_sense_change_nothing(tmp_path: Path, change: dict[
     async def story(scene: Scene) -> None:
         await scene.send("first")
         await scene.follows("b", "a")
-        nonsense = replace(await scene.epochs("b"), **change).encode()  # type: ignore[arg-type]
+        of_b, secret = await scene.epochs("b"), read_group_secret()
         asked = asyncio.Event()
 
         def answer(command: Command, peer: Peer) -> Response:
+            """It has the secret, and a fault."""
             asked.set()
-            return Response(body=nonsense)
+            body = replace(of_b, address=address, **change).encode()  # type: ignore[arg-type]
+            return Response(body=body, more={"proof": proof_of_answer(secret, command.fields["nonce"], body)})
 
         server = Server(answer, LimitsConfig())
         await server.start("127.0.0.1", 0)
         address = f"127.0.0.1:{server.port}"
         try:
-            await scene.ask("a", GetBrokerEpochs(name="pair", broker_id=7, address=address))
+            question = GetBrokerEpochs(name="pair", broker_id=7, address=address)
+            prove_question(secret, question, "DefaultCluster")
+            await scene.ask("a", question)
             await asked.wait()
             await asyncio.sleep(0.3)
             assert address not in [one.address for one in copies_of(scene, "a")._leading.known.members]

@@ -16,9 +16,9 @@ from pathlib import Path
 from chaos.crowd import deck
 from chaos.pair_cluster import COPY_SECONDS, SILENCE_SECONDS, Mode, Node, Pair
 from chaos.pair_load import Load, Promotion
-from pyromq.wire.bodies.epochs import BrokerEpochs
+from proving import call_with_proof, epochs_of
 from pyromq.wire.codes import ResponseCode
-from pyromq.wire.leading_requests import GetBrokerEpochs, PromoteBroker, StepDown
+from pyromq.wire.leading_requests import PromoteBroker, StepDown
 
 SHORT, LONG = COPY_SECONDS / 2, SILENCE_SECONDS + 0.7
 PROMOTION_SECONDS = 15.0
@@ -123,9 +123,8 @@ class Weather:
         pair, old = self.pair, self.pair.master
         pair.slave = await self.longest()
         async with pair.slave.wire() as wire:
-            answer = await wire.call(GetBrokerEpochs())
-            number = BrokerEpochs.decode(bytes(answer.body)).newest + 1
-            answer = await wire.call(PromoteBroker(epoch=number, role=pair.mode.role, reason="chaos"))
+            number = (await epochs_of(wire.call)).newest + 1
+            answer = await call_with_proof(wire.call, PromoteBroker(epoch=number, role=pair.mode.role, reason="chaos"))
         assert answer.code == ResponseCode.SUCCESS, f"{pair.slave.name} is not promoted: {answer.reason}"
         await self._has_changed(old, int(answer.fields["position"]), asked)
         return int(answer.fields["position"])
@@ -133,7 +132,7 @@ class Weather:
     async def hand_over(self) -> None:
         pair, old = self.pair, self.pair.master
         async with old.wire() as wire:
-            answer = await wire.call(StepDown(to=pair.slave.address, reason="chaos"), 20.0)
+            answer = await call_with_proof(wire.call, StepDown(to=pair.slave.address, reason="chaos"), 20.0)
         assert answer.code == ResponseCode.SUCCESS, f"{old.name} does not hand over: {answer.reason}"
         now = self.load.history.now()
         await self._has_changed(old, int(answer.fields["position"]), (now, int(answer.fields["position"]), 0))
@@ -149,7 +148,7 @@ class Weather:
             raise AssertionError("\n".join(["no slave leads", *tails])) from None
         self.pair.slave = new
         async with new.wire() as wire:
-            told = BrokerEpochs.decode(bytes((await wire.call(GetBrokerEpochs())).body))
+            told = await epochs_of(wire.call)
         await self._has_changed(old, told.entries[-1].start, asked)
 
     async def _leading_slave(self) -> Node | None:

@@ -18,6 +18,7 @@ import logging
 import random
 from collections.abc import AsyncIterator, Callable
 
+from pyromq.auth.group_secret import load_group_secret
 from pyromq.broker.clamping import LogEnds, clamp_tables
 from pyromq.broker.fencing import Fencing
 from pyromq.broker.leadership import LeadershipFile
@@ -30,6 +31,7 @@ from pyromq.broker.role import Role
 from pyromq.broker.role_change import Change
 from pyromq.broker.settings import Settings
 from pyromq.broker.tables import Tables
+from pyromq.broker.trust import Trust
 from pyromq.clock import Clock, SystemClock
 from pyromq.config import BrokerConfig
 from pyromq.errors import NotNow, StoreFenced
@@ -134,7 +136,9 @@ class Broker:
     async def _find_role(self, client: Client) -> Role:
         """What was decided since the settings were written, and whether we may lead. Raises CorruptFile, OSError."""
         leading = Leading(LeadershipFile(self.store.disk, self.store.paths.config), self._given)
-        others = Others(leading, client, lambda: self.address)
+        trust = Trust(self._given, load_group_secret(self._given.replication.secret_file), self.clock)
+        await trust.resolve()
+        others = Others(leading, client, lambda: self.address, trust)
         role = Role(
             client, leading, others, Fencing(leading, others, client, self.clock, lambda: self._extent(leading))
         )

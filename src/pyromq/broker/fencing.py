@@ -132,6 +132,7 @@ class Fencing:
         )  # fmt: skip
         asked_at = self._clock.monotonic()
         try:
+            self._others.trust.prove(request, other.told)
             answer = await self._client.call(other.address, request, PROMOTE_SECONDS)
         except PyroMQError as problem:
             log.error("%s was asked to lead, and did not answer: %s", other.address, problem)
@@ -209,14 +210,12 @@ class Fencing:
     async def outranks(self, address: str) -> bool:
         """Is the one that has our name and id there no reason not to lead? It was replaced, or is a slave by now."""
         try:
-            told = await self._others.ask(address)
+            answer = await self._others.ask_trusted(address)
         except PyroMQError:
             return False
-        if told is None:
+        if answer is None:
             return False
-        return told.broker_id != self._leading.config.broker_id or (
-            self._verdict(Answered(address, told)) is Verdict.OUTRANKED
-        )
+        return answer.told.broker_id != self._leading.config.broker_id or self._verdict(answer) is Verdict.OUTRANKED
 
     def _verdict(self, other: Answered) -> Verdict:
         return judge(self._leading.number, self._extent(), other.told)

@@ -1,8 +1,9 @@
 """The other brokers of this name: where they are, and what they say of their logs.
 
-Name servers know who is there. They forget, and may not answer; so whoever was heard of before is asked as well. Who
-says of itself that it is a slave of ours is believed when it answers at the address it gave and has our epochs: only
-then it is written down.
+Name servers know who is there. They forget, and may not answer; so members from the settings and those that were heard
+of before are asked as well. Answers count only from trusted brokers (see `trust`): a stranger that a name server names
+is asked, warned of once, and ignored; an address that a stranger names is not asked at all. A trusted broker that says
+of itself that it is a slave of this one is written down when it answers at the address it gave and has our epochs.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 from pyromq.broker.leadership import Member
 from pyromq.broker.leading import MAX_JUMP, Leading, epochs_of, free_id
 from pyromq.broker.together import within
+from pyromq.broker.trust import HOW, Trust
 from pyromq.errors import CallFailed, PyroMQError
 from pyromq.net.address import is_address
 from pyromq.net.client import Client
@@ -24,7 +26,6 @@ from pyromq.wire.bodies.epochs import BrokerEpochs
 from pyromq.wire.bodies.routes import MemberGroup
 from pyromq.wire.codes import ResponseCode
 from pyromq.wire.command import Command
-from pyromq.wire.leading_requests import GetBrokerEpochs
 from pyromq.wire.nameserver_requests import GetMemberGroup
 from pyromq.wire.requests import ViewMessage
 
@@ -44,8 +45,12 @@ class Refused(CallFailed):
 
 
 class Answered(NamedTuple):
+    """What a broker said at an address that this broker dialled."""
+
     address: str
     told: BrokerEpochs
+    #: It is a member from the settings, or has proved the group secret: what it says may change something here.
+    is_trusted: bool = True
 
 
 class Candidate(NamedTuple):
@@ -58,10 +63,13 @@ class Candidate(NamedTuple):
 class Others:
     """Asks them, all at once and not for long."""
 
-    def __init__(self, leading: Leading, client: Client, own_address: Callable[[], str]) -> None:
+    def __init__(self, leading: Leading, client: Client, own_address: Callable[[], str], trust: Trust) -> None:
         self._leading = leading
         self._client = client
         self._own_address = own_address
+        self.trust = trust
+        #: Addresses of strangers that were warned of.
+        self._strangers: set[str] = set()
         #: How often each of them is still asked.
         self._candidates: dict[Candidate, int] = {}
         self._news = asyncio.Event()
@@ -69,12 +77,12 @@ class Others:
     @property
     def are_there(self) -> bool:
         """Is there anybody who may know of others?"""
-        return bool(self._leading.config.name_servers or self._leading.known.members)
+        return bool(self._leading.config.name_servers or self._leading.known.members or self.trust.configured)
 
     # --- who says that it is a slave of ours -------------------------------------------------------------------------
 
     def came(self, host: str, address: str) -> None:
-        """A broker of our name asks us from this machine, and says that this is its address. Nothing is written yet."""
+        """A broker of our name, which has proved the secret, says that this is its address. Nothing is written yet."""
         is_known = any(one.address == address for one in self._leading.known.members)
         if is_known or address == self._own_address() or not is_address(address):
             return
@@ -97,9 +105,9 @@ class Others:
                 await self._news.wait()
         self._news.clear()
 
-    def _may_be_written(self, answer: Answered, registered: set[str]) -> bool:
-        """Name servers know it, we did before, it copies our log, or leads one that belongs to ours."""
-        if answer.address in registered or any(one.address == answer.address for one in self._leading.known.members):
+    def _may_be_written(self, answer: Answered, vouched: set[str]) -> bool:
+        """Name servers or the settings name it, it was known, it copies our log, or leads one that belongs to ours."""
+        if answer.address in vouched or any(one.address == answer.address for one in self._leading.known.members):
             return True
         epochs = epochs_of(answer.told)
         if answer.told.broker_id == 0:
@@ -113,13 +121,14 @@ class Others:
     # --- asking ------------------------------------------------------------------------------------------------------
 
     async def survey(self) -> list[Answered]:
-        """Whoever answers, but for ourselves; what they say of where they are is remembered."""
+        """Return the answers of trusted brokers of this name; remember where they are."""
         registered = set((await self.registered()).values())
-        addresses = {one.address for one in self._leading.known.members} | registered
+        addresses = {one.address for one in self._leading.known.members} | registered | self.trust.configured
         addresses |= {one.address for one in self._candidates}
         addresses.discard(self._own_address())
         answers = await _all(ASK_SECONDS, [self._ask_known(one) for one in sorted(addresses)])
-        found = [one for one in answers if isinstance(one, Answered) and self._may_be_written(one, registered)]
+        vouched = registered | self.trust.configured
+        found = [one for one in answers if isinstance(one, Answered) and self._may_be_written(one, vouched)]
         self._settle_candidates({one.address for one in found})
         self._leading.heard_of(Member(one.address, one.told.broker_id, one.told.ha_address) for one in found)
         return found
@@ -136,17 +145,28 @@ class Others:
         return dict(MemberGroup.decode(answer.body).addresses) if answer.code == ResponseCode.SUCCESS else {}
 
     async def _ask_known(self, address: str) -> Answered | None:
-        told = await self.ask(address)
+        """Return the answer of a trusted broker of this name."""
+        answer = await self.ask(address)
         config = self._leading.config
-        is_one_of_us = told is not None and (told.cluster, told.name) == (config.cluster, config.name)
-        return Answered(address, told) if told is not None and is_one_of_us else None
+        if answer is None or (answer.told.cluster, answer.told.name) != (config.cluster, config.name):
+            return None
+        if not answer.is_trusted:
+            self._warn_of_stranger(answer)
+            return None
+        return answer
 
-    async def ask(self, address: str) -> BrokerEpochs | None:
+    def _warn_of_stranger(self, answer: Answered) -> None:
+        if answer.address not in self._strangers and len(self._strangers) < MOST_CANDIDATES:
+            self._strangers.add(answer.address)
+            log.warning("%s, so it is ignored", why_not_trusted(answer))
+
+    async def ask(self, address: str) -> Answered | None:
         """What a broker says of its log; None: it knows nothing of epochs. Raises CallFailed, BadRequest."""
         config = self._leading.config
-        request = GetBrokerEpochs(
-            name=config.name, broker_id=config.broker_id if config.is_slave else None, address=self._own_address()
-        )
+        request = self.trust.question(
+            member=self._leading.known.member, broker_id=config.broker_id if config.is_slave else None,
+            address=self._own_address(),
+        )  # fmt: skip
         answer = await self._client.call(address, request, ASK_SECONDS)
         if _knows_no_epochs(answer):
             return None
@@ -154,7 +174,16 @@ class Others:
             raise Refused(f"{address} is starting or stopping: {answer.reason}")
         if answer.code != ResponseCode.SUCCESS:
             raise Refused(f"{address} does not say who led its log (code {answer.code}): {answer.reason}")
-        return self._believable(BrokerEpochs.decode(bytes(answer.body)), address)
+        told = BrokerEpochs.decode(bytes(answer.body))
+        is_trusted = self.trust.is_trusted(request, answer, told, address)
+        return Answered(address, self._believable(told, address), is_trusted)
+
+    async def ask_trusted(self, address: str) -> Answered | None:
+        """The same. Raises Refused as well if it knows of epochs and is not trusted."""
+        answer = await self.ask(address)
+        if answer is not None and not answer.is_trusted:
+            raise Refused(why_not_trusted(answer))
+        return answer
 
     def _believable(self, told: BrokerEpochs, address: str) -> BrokerEpochs:
         """What we would write down has to make sense: it stays. Raises Refused."""
@@ -177,6 +206,13 @@ class Others:
         besides = {self._own_address(), master}
         taken = {number for number, address in (await self.registered()).items() if address not in besides}
         return free_id(taken | {one.broker_id for one in self._leading.known.members if one.address not in besides})
+
+
+def why_not_trusted(answer: Answered) -> str:
+    return (
+        f"{answer.address} calls itself the broker {answer.told.name} with id {answer.told.broker_id} and epoch "
+        f"{answer.told.newest}, and has not proved the group secret: if it is a broker of this name, {HOW}"
+    )
 
 
 def _knows_no_epochs(answer: Command) -> bool:

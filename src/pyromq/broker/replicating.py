@@ -18,8 +18,9 @@ from collections.abc import AsyncIterator, Callable
 
 from pyromq.broker.leadership import Member
 from pyromq.broker.leading import FIRST_NUMBER, Leading, epochs_of, extent_of
-from pyromq.broker.others import Others, Refused
+from pyromq.broker.others import Others, Refused, why_not_trusted
 from pyromq.broker.role_change import Ask, Change
+from pyromq.broker.trust import host_of
 from pyromq.clock import Clock
 from pyromq.config import BrokerConfig
 from pyromq.config.admits import admits
@@ -183,11 +184,22 @@ class Replicating:
 
     def _replica_changed(self, state: ReplicaState) -> None:
         """A master that knows nothing of epochs shows by what it sends that it has no longer what follows our log."""
-        if state.left_behind_at is not None:
+        if state.left_behind_at is not None and self._may_begin_anew(state):
             self._change(Change(why=state.problem or "we were left behind", begin_anew=True))
         if state.connected and not self._was_connected:
             self.agreed()
         self._was_connected = state.connected
+
+    def _may_begin_anew(self, state: ReplicaState) -> bool:
+        """Return whether the settings name the primary: no log is quarantined on the word of another one."""
+        if self._follows_settings or self._others.trust.is_configured_host(host_of(state.primary or "")):
+            return True
+        log.error(
+            "%s: our log is kept, for %s knows nothing of epochs and is not in the settings. If it is the master of "
+            "this name, name it in replication.members or replication.primary (haMasterAddress), and a new copy "
+            "begins", state.problem, state.primary,
+        )  # fmt: skip
+        return False
 
     # --- of a slave --------------------------------------------------------------------------------------------------
 
@@ -230,13 +242,16 @@ class Replicating:
         address, is_certain = self._broker_at(ha_address)
         self._agreed = frozenset()
         try:
-            told = await self._others.ask(address)
+            answer = await self._others.ask(address)
         except Refused:
             raise
         except CallFailed:
             if is_certain or self._leading.epochs:
                 raise
-            told = None
+            answer = None
+        if answer is not None and not answer.is_trusted and not self._follows_settings:
+            raise Parted(f"{why_not_trusted(answer)}; until then its log is not copied")
+        told = answer.told if answer is not None else None
         if told is None:
             self._refuse_to_forget(address)
             self._leading.adopt(None)

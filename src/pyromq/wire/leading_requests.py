@@ -23,10 +23,25 @@ class GetBrokerEpochs(Request):
     name: str | None = text("brokerName", default=None)
     broker_id: int | None = int64("brokerId", default=None)
     address: str | None = text("brokerAddr", default=None)
+    #: Ours: the cluster and the store of the asker, a nonce that the answer proves, and a proof of the group secret
+    #: (`auth.proofs`). Without a proof nothing that the asker says of itself is believed.
+    cluster: str | None = text("clusterName", default=None)
+    member: str | None = text("member", default=None)
+    nonce: str = text("nonce", default="")
+    proof: str = text("proof", default="")
 
 
 @dataclass(slots=True, kw_only=True)
-class PromoteBroker(Request):
+class RoleRequest(Request):
+    """A request that changes the role of a broker. Every one needs a proof of the group secret (`auth.proofs`)."""
+
+    #: Issued by the broker that is asked, in its answer to `GetBrokerEpochs`. It works once.
+    nonce: str = text("nonce", default="")
+    proof: str = text("proof", default="")
+
+
+@dataclass(slots=True, kw_only=True)
+class PromoteBroker(RoleRequest):
     """To a slave: lead from now on. It answers when that is on its disk, and then restarts as the master.
 
     Asking once more with the same number is answered with the same words.
@@ -58,7 +73,7 @@ class Promoted(Response):
 
 
 @dataclass(slots=True, kw_only=True)
-class StepDown(Request):
+class StepDown(RoleRequest):
     """To a master that lives: hand over to this slave, and become a slave. Nothing that was acknowledged is lost.
 
     It is answered when the other has been promoted; when that does not come about in time, the master goes on.
@@ -85,7 +100,7 @@ class SteppedDown(Response):
 
 
 @dataclass(slots=True, kw_only=True)
-class RestartBroker(Request):
+class RestartBroker(RoleRequest):
     """To any broker: stop and start again in the same process, as what you are. It is answered first."""
 
     CODE = RequestCode.RESTART_BROKER

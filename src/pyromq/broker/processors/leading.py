@@ -116,12 +116,16 @@ class LeadingProcessor:
         }
 
     def epochs(self, request: GetBrokerEpochs, peer: Peer) -> Response:
-        """Who asks as a broker of our name is looked at: a slave may have what we lose in a crash, a master lead."""
-        config = self._leading.config
-        if request.name == config.name and request.address and not config.is_slave:
+        """A slave that asks and proves the group secret is looked at: it may have what a crash takes from this log.
+
+        A stranger is told what RocketMQ's brokers tell.
+        """
+        trust, config = self._others.trust, self._leading.config
+        if request.address and not config.is_slave and trust.is_of_this_name(request):
             self._others.came(peer.address.rpartition(":")[0], request.address)
         told = replace(self._copies.described(self._address), clock_ms=self._clock_ms())
-        return Response(body=told.encode())
+        body, fields = trust.answers(request, told, peer)
+        return Response(body=body, more=fields)
 
     def _clock_ms(self) -> int:
         return int(self._clock.monotonic() * 1000)
@@ -322,12 +326,13 @@ class LeadingProcessor:
         """Wait for a slave to have our log. Raises NotNow, CallFailed."""
         while True:
             try:
-                told = await self._others.ask(to)
+                answer = await self._others.ask_trusted(to)
             except CallFailed:  # it may be restarting
                 if self._clock.monotonic() > until:
                     raise
                 await asyncio.sleep(ASK_AGAIN_SECONDS)
                 continue
+            told = answer.told if answer is not None else None
             if told is None or told.name != self._leading.config.name or told.broker_id == 0:
                 raise NotNow(f"{to} is no slave of this broker: nobody to hand over to")
             follows = epochs_of(told) == self._leading.epochs
@@ -351,6 +356,7 @@ class LeadingProcessor:
             epoch=number, role=role, reason="the master hands over", position=end, handed_over=True,
             deadline_ms=deadline(told),
         )  # fmt: skip
+        self._others.trust.prove(request, told)
         in_doubt_until = self._clock.monotonic() + PROMOTE_SECONDS  # it may become the master until then
         try:
             answer = await self._client.call(to, request, PROMOTE_SECONDS)
@@ -365,8 +371,8 @@ class LeadingProcessor:
         until = max(self._clock.monotonic(), in_doubt_until) + DOUBT_SECONDS
         while self._clock.monotonic() < until:
             with contextlib.suppress(PyroMQError):
-                told = await self._others.ask(to)
-                if told is not None and told.newest >= number:
+                answer = await self._others.ask_trusted(to)
+                if answer is not None and answer.told.newest >= number:
                     return True
             await asyncio.sleep(ASK_AGAIN_SECONDS)
         return False

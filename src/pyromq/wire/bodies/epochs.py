@@ -6,7 +6,7 @@ A broker of RocketMQ leaves `by`, `member` and the rest out, and its readers ski
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import orjson
@@ -66,12 +66,22 @@ class BrokerEpochs:
     ha_address: str = field(default="", metadata=in_json("haAddress", text))
     #: Ours: what its clock says, which counts from some moment of its own. 0: it does not say.
     clock_ms: int = field(default=0, metadata=in_json("clockMillis", OFFSET))
+    #: Ours: for one role request or one replication connection of the asker, which has proved the group secret.
+    nonce: str = field(default="", metadata=in_json("nonce", text))
     unknown: Mapping[str, Json] = field(default_factory=dict)
 
     @property
     def newest(self) -> int:
         """The largest number it knows of, whoever says it."""
         return max((self.number, *(one.number for one in self.entries)))
+
+    def for_strangers(self) -> BrokerEpochs:
+        """Return what RocketMQ's own brokers tell: nothing by which a stranger could pass for a broker of this name."""
+        entries = tuple(replace(one, by="") for one in self.entries)
+        return BrokerEpochs(
+            cluster=self.cluster, name=self.name, broker_id=self.broker_id, entries=entries, end=self.end,
+            start=self.start, number=self.number,
+        )  # fmt: skip
 
     def encode(self) -> bytes:
         return orjson.dumps(
@@ -88,6 +98,7 @@ class BrokerEpochs:
                 "address": self.address,
                 "haAddress": self.ha_address,
                 "clockMillis": self.clock_ms,
+                "nonce": self.nonce,
             }
         )
 

@@ -20,8 +20,11 @@ from pyromq.errors import Unreachable
 from pyromq.model.data_version import DataVersion
 from pyromq.model.group import GroupConfig
 from pyromq.model.json_form import to_json
+from pyromq.model.names import HALF_DONE_TOPIC, HALF_TOPIC, TRANSACTION_GROUP
 from pyromq.model.topic import TopicConfig
 from pyromq.net.client import Client
+from pyromq.store import log_history
+from pyromq.store.log_history import Entry, LogHistory
 from pyromq.store.message_store import InlineRunner, MessageStore
 from pyromq.testing import SimDisk
 from pyromq.wire import admin_requests as ask
@@ -46,6 +49,9 @@ class Master:
         self.offsets: dict[str, dict[int, int]] = {"orders@shop": {0: 10}}
         self.delays: dict[str, int] = {"3": 5}
         self.log_end = 0
+        #: Of ours: positions of transactions and of delays, with the log ends that they depend on.
+        self.transactions: list[Entry] = []
+        self.delivered: list[Entry] = []
         self.asked: list[tuple[str, type[Request]]] = []
         self.refuses_progress = False
         #: Called when progress was given out.
@@ -68,7 +74,7 @@ class Master:
                 subscriptionGroupTable={name: to_json(one) for name, one in self.groups.items()}
             ),
             ask.GetAllOffsets: self._all_offsets,
-            ask.GetAllDelayOffsets: lambda _: self._told(offsetTable=self.delays),
+            ask.GetAllDelayOffsets: lambda _: self._told(offsetTable=self.delays, **_tied(self.delivered)),
             ask.GetRuntimeInfo: lambda _: _answer({"table": {"commitLogMaxOffset": str(self.log_end)}}),
             ask.GetRequestModes: lambda _: _answer({"messageRequestModeMap": {}}),
             QueryConsumerOffset: self._offset,
@@ -81,7 +87,7 @@ class Master:
     def _all_offsets(self, request: ask.GetAllOffsets) -> Command:
         written = {pair: {str(queue): at for queue, at in queues.items()} for pair, queues in self.offsets.items()}
         self.then()
-        return self._told(offsetTable=written)
+        return self._told(offsetTable=written, **_tied(self.transactions))
 
     def _offset(self, request: QueryConsumerOffset) -> Command:
         offset = self.offsets.get(f"{request.topic}@{request.group}", {}).get(request.queue_id)
@@ -95,6 +101,10 @@ class Master:
         assert request.only_forward, "a consumer may have told more since it was asked"
         self.offsets.setdefault(f"{request.topic}@{request.group}", {})[request.queue_id] = request.offset
         return Command(code=0)
+
+
+def _tied(entries: list[Entry]) -> dict[str, object]:
+    return {log_history.FIELD: log_history.to_json(LogHistory(entries))} if entries else {}
 
 
 def _answer(document: object) -> Command:
@@ -113,6 +123,7 @@ class Slave:
         self.store.open()
         self.tables = Tables(self.config, self.store, clock)
         self.log_end = log_end
+        self.queue_ends: dict[tuple[str, int], int] = {}
         self.changes: list[str] = []
         self.copy = MetadataCopy(
             lambda: self.config,
@@ -121,6 +132,7 @@ class Slave:
             topics_changed=lambda: self.changes.append("topics"),
             groups_changed=lambda: self.changes.append("groups"),
             log_end=lambda: self.log_end,
+            queue_end=lambda topic, queue: self.queue_ends.get((topic, queue), 1000),
             taken=TakenProgress(self.store.disk, self.store.paths.config),
         )
 
@@ -281,6 +293,58 @@ def test_delays_are_taken_over_between_two_saves_of_the_master_too(master: Maste
 
 
 # --- its life ---------------------------------------------------------------------------------------------------------
+
+
+def transactions_of(slave: Slave) -> tuple[int | None, int | None]:
+    offset_of = slave.tables.offsets.offset_of
+    return offset_of(TRANSACTION_GROUP, HALF_TOPIC, 0), offset_of(TRANSACTION_GROUP, HALF_DONE_TOPIC, 0)
+
+
+def test_transactions_count_as_ended_when_the_copy_has_their_ends(master: Master, slave: Slave) -> None:
+    master.offsets |= {f"{HALF_TOPIC}@{TRANSACTION_GROUP}": {0: 9}, f"{HALF_DONE_TOPIC}@{TRANSACTION_GROUP}": {0: 7}}
+    master.transactions = [
+        Entry(100, {HALF_TOPIC: 4, HALF_DONE_TOPIC: 3}),
+        Entry(200, {HALF_TOPIC: 9, HALF_DONE_TOPIC: 7}),
+    ]
+    for log_end, taken in ((99, (None, None)), (199, (4, 3)), (200, (9, 7))):
+        slave.log_end = log_end
+        asyncio.run(slave.round())
+        assert transactions_of(slave) == taken
+
+
+def test_transactions_of_rocketmqs_master_wait_for_the_end_of_its_log(master: Master, slave: Slave) -> None:
+    master.offsets |= {f"{HALF_TOPIC}@{TRANSACTION_GROUP}": {0: 4}, f"{HALF_DONE_TOPIC}@{TRANSACTION_GROUP}": {0: 3}}
+    master.log_end, slave.log_end = 100, 50
+    asyncio.run(slave.round())
+    assert transactions_of(slave) == (None, None)
+    # It goes on, and the slave lags: what it told first is taken first, not never.
+    master.offsets[f"{HALF_TOPIC}@{TRANSACTION_GROUP}"] = {0: 9}
+    master.log_end, slave.log_end = 200, 100
+    asyncio.run(slave.round())
+    assert transactions_of(slave) == (4, 3)
+    slave.log_end = 200
+    asyncio.run(slave.round())
+    assert transactions_of(slave) == (9, 3)
+
+
+def test_of_delays_the_newest_that_the_log_has_are_taken(master: Master, slave: Slave) -> None:
+    master.delays = {"3": 5}
+    master.delivered = [Entry(100, {"3": 2}), Entry(200, {"3": 5})]
+    for log_end, taken in ((99, None), (199, 2), (200, 5)):
+        slave.log_end = log_end
+        asyncio.run(slave.round())
+        assert slave.tables.delays.offset_of(3) == taken
+
+
+def test_no_group_is_further_than_the_queues_here(master: Master, slave: Slave) -> None:
+    """Until they have grown; and nobody takes what was held back for news."""
+    slave.queue_ends = {("orders", 0): 7}
+    asyncio.run(slave.round())
+    assert slave.progress() == 7
+    slave.queue_ends = {("orders", 0): 12}
+    asyncio.run(slave.round())
+    assert slave.progress() == 10
+    assert UpdateConsumerOffset not in {kind for _, kind in master.asked}
 
 
 def test_it_begins_as_soon_as_a_master_is_known(master: Master, slave: Slave) -> None:

@@ -24,6 +24,7 @@ from pyromq.errors import ConfigError, SendError, SendUnknown
 from pyromq.nameserver.assembly import NameServer
 from pyromq.net.client import Client
 from pyromq.net.compiled import KERNEL
+from pyromq.records.message_id import decode_message_id
 from pyromq.store import open_run
 from pyromq.testing.ports import free_broker_port
 from pyromq.wire import admin_requests as ask
@@ -259,6 +260,40 @@ def test_a_slave_that_takes_over_delivers_what_its_master_had_not_and_nothing_tw
             more = await consumer.poll(timeout_s=0.5)
             assert {message.queue_offset for message in more} <= set(found)
         assert pair.slave.store.max_offset(TOPIC, 0) == 6
+
+    told(tmp_path, story, "ASYNC_MASTER")
+
+
+def test_a_transaction_whose_end_only_the_master_has_is_open_on_the_slave_that_takes_over(tmp_path: Path) -> None:
+    async def story(pair: Pair) -> None:
+        await send(pair, 0, 1)
+        half = requests.SendMessage(
+            producer_group="bank", topic=TOPIC, queue_id=0, body=b"paid",
+            properties="TRAN_MSG\x01true\x02PGROUP\x01bank\x02UNIQ_KEY\x01K1\x02",
+        )  # fmt: skip
+        sent = await asked(pair.master, half)
+        assert sent.code == ResponseCode.SUCCESS
+        await pair.level()
+        master, slave = pair.master.parts, pair.slave.parts
+        assert master is not None
+        assert slave is not None
+        assert pair.slave.copies is not None
+        await pair.slave.copies.stop_following()  # the end of the transaction does not get there
+        end = requests.EndTransaction(
+            producer_group="bank", half_offset=0, message_id="K1", decision=12,
+            half_position=decode_message_id(sent.fields["msgId"])[1],
+        )  # fmt: skip
+        assert (await asked(pair.master, end)).code == ResponseCode.SUCCESS
+        await master.check_back.round()
+        assert master.journal.ledger.half_next == 1
+        await slave.metadata_copy._copy_from(pair.master.address)
+        await pair.stop("master")
+        await pair.stop("slave")
+        await pair.start("slave", leads=True)
+        assert pair.slave.parts is not None
+        journal = pair.slave.parts.journal
+        await journal.wait_loaded()
+        assert journal.ledger.is_open(0)
 
     told(tmp_path, story, "ASYNC_MASTER")
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from pyromq.store.config_files import ConsumerOffsets
+from pyromq.store.config_files import ConsumerOffsets, DelayOffsets
 from pyromq.store.message_store import MessageStore
 
 log = logging.getLogger("pyromq.broker")
@@ -65,7 +65,9 @@ class GroupOffsets:
         self._offsets = offsets
 
     def clamp(self, ends: LogEnds) -> bool:
-        is_changed = False
+        is_changed = self._offsets.cut_transactions(ends.log_end)
+        if is_changed:
+            log.warning("the log was truncated to %d: transactions that ended after it are open again", ends.log_end)
         for (topic, group), by_queue in self._offsets.all().items():
             for queue_id, offset in by_queue.items():
                 end = ends.queue_end(topic, queue_id)
@@ -82,3 +84,21 @@ class GroupOffsets:
         for _ in range(COPIES_OF_A_TABLE):
             self._offsets.renew()
             self._offsets.save()
+
+
+class DelayLevels:
+    """`delayOffset.json` as a `LogTable`: an offset counts only with the delivered copies before it."""
+
+    def __init__(self, delays: DelayOffsets) -> None:
+        self._delays = delays
+
+    def clamp(self, ends: LogEnds) -> bool:
+        is_changed = self._delays.cut_to(ends.log_end)
+        if is_changed:
+            log.warning("the log was truncated to %d: delayed messages delivered after it come again", ends.log_end)
+        return is_changed
+
+    def save_clamped(self) -> None:
+        for _ in range(COPIES_OF_A_TABLE):
+            self._delays.renew()
+            self._delays.save()

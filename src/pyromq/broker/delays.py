@@ -341,7 +341,8 @@ class Delays:
 
     def _confirm(self, level: _Level, synced: int) -> None:
         while level.unconfirmed and level.unconfirmed[0].end <= synced:
-            self._offsets.commit(level.number, level.unconfirmed.popleft().offset)
+            end, offset = level.unconfirmed.popleft()
+            self._offsets.commit(level.number, offset, end)
 
     def _on_synced(self, synced: int) -> None:
         for level in self._levels:

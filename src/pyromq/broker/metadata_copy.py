@@ -7,8 +7,11 @@ What was taken over is remembered on the disk: else a slave that was restarted w
 that consumers told it, and set a group forward again that was set back while it was away. So is up to where in the log
 all topics are known: a slave that leads makes those that began behind it, and none that was removed before.
 
-How far delayed messages are delivered is taken over only when the copy of the log has what was delivered: else a slave
-that becomes the master would take messages for delivered that it does not have.
+No table speaks of messages that the copy of the log does not have: a slave that becomes the master gives their places
+in the queues to other messages. The offsets of groups are clamped to the ends of the queues here. The positions of
+delays and of transactions depend on more than their queues (the delivered copies, the records of ends): a master of
+ours tells the log end of each (`store.log_history`), and the newest ones that our log supports are taken. A master of
+RocketMQ's is asked for its log end after the tables, and they wait until our log has reached it.
 """
 
 from __future__ import annotations
@@ -24,11 +27,13 @@ from pyromq.broker.clamping import COPIES_OF_A_TABLE, LogEnds
 from pyromq.broker.tables import Tables
 from pyromq.config import BrokerConfig
 from pyromq.errors import CallFailed, CallTimeout, PyroMQError, Unreachable
+from pyromq.model import names
 from pyromq.model.json_form import OFFSET, JsonObject, an_object
 from pyromq.model.topic import TopicConfig
 from pyromq.net.address import VIP_PORTS_BELOW, parse_address, shown_address
 from pyromq.net.client import Client
 from pyromq.replication.progress_merge import Place, merge
+from pyromq.store import log_history
 from pyromq.store.config_files import ConsumerOffsets, JsonFile
 from pyromq.store.disk import Disk
 from pyromq.store.platform import what_to_do
@@ -107,6 +112,14 @@ def forget_own_progress(offsets: ConsumerOffsets, taken: TakenProgress) -> None:
     taken.save(Taken(as_places(offsets.all()), WHOLE_LOG))
 
 
+class Waiting(NamedTuple):
+    """Positions of a master that tells no log ends with them, until the log here reaches the end of its log."""
+
+    log_end: int
+    delays: JsonObject | None
+    transactions: dict[str, int]
+
+
 class MetadataCopy:
     """Runs beside a slave."""
 
@@ -119,8 +132,10 @@ class MetadataCopy:
         topics_changed: Callable[[], None],
         groups_changed: Callable[[], None],
         log_end: Callable[[], int],
+        queue_end: Callable[[str, int], int],
         taken: TakenProgress,
         trusts: Callable[[str], bool] = lambda address: True,
+        catch_up: Callable[[], None] = lambda: None,
     ) -> None:
         self._config = config
         self._tables = tables
@@ -128,8 +143,13 @@ class MetadataCopy:
         self._topics_changed = topics_changed
         self._groups_changed = groups_changed
         self._log_end = log_end
-        #: Progress of delays that waits for the log to get to a position.
-        self._delays: tuple[int, JsonObject] | None = None
+        self._queue_end = queue_end
+        #: Fills the queues from the log.
+        self._catch_up = catch_up
+        self._waiting: Waiting | None = None
+        #: Positions of this round for which the end of the master's log is still to be asked.
+        self._delays: JsonObject | None = None
+        self._transactions: dict[str, int] = {}
         self._master: str | None = None
         self._known = asyncio.Event()
         self._taken_file = taken
@@ -140,6 +160,15 @@ class MetadataCopy:
         self._lock = asyncio.Lock()
         self._saving: asyncio.Task[None] | None = None
         self._problem: str | None = None
+        #: Whether everything has been copied once since the start.
+        self.is_complete = False
+
+    @property
+    def problem(self) -> str | None:
+        """Why topics, groups and progress are not all copied; `None` if they are."""
+        if self._problem is not None or self.is_complete:
+            return self._problem
+        return "no master has been found yet" if self._master is None else "they have not been copied yet"
 
     def master_is_at(self, address: str | None) -> None:
         if address != self._master:
@@ -170,7 +199,11 @@ class MetadataCopy:
 
     async def _copy_from(self, master: str) -> None:
         problem = None
-        for copy in (self._copy_topics, self._copy_groups, self._copy_progress, self._copy_delays, self._copy_modes):
+        copies = (
+            self._copy_topics, self._copy_groups, self._copy_progress, self._copy_delays, self._tie_to_log,
+            self._copy_modes,
+        )  # fmt: skip
+        for copy in copies:
             try:
                 await copy(master)
             except (Unreachable, CallTimeout) as error:
@@ -183,6 +216,7 @@ class MetadataCopy:
                 "not all that %s knows of topics, groups and progress is copied, trying on: %s", master, problem
             )
         self._problem = problem
+        self.is_complete = self.is_complete or problem is None
 
     async def _ask(self, master: str, request: Request) -> JsonObject:
         """Raises CallFailed, NotJson, WrongShape."""
@@ -223,17 +257,33 @@ class MetadataCopy:
             self._groups_changed()
 
     async def _copy_delays(self, master: str) -> None:
-        self._take_delays()
         document = await self._ask(master, ask.GetAllDelayOffsets())
-        figures = an_object((await self._ask(master, ask.GetRuntimeInfo())).get("table", {}))
-        self._delays = _position(figures.get("commitLogMaxOffset")), document
-        self._take_delays()
+        history = log_history.from_document(document)
+        if history.entries:
+            self._tables.delays.adopt_history(history, self._log_end())
+        else:
+            self._delays = document
 
-    def _take_delays(self) -> None:
-        """Once the log has what was delivered when the master told of it."""
-        if self._delays is not None and self._log_end() >= self._delays[0]:
-            self._tables.delays.adopt(self._delays[1])
-            self._delays = None
+    async def _tie_to_log(self, master: str) -> None:
+        """Keep positions without log ends until our log has everything that the master's has now."""
+        self._take_waiting()
+        delays, transactions = self._delays, self._transactions
+        self._delays, self._transactions = None, {}
+        # Older ones go first: a slave that lags would wait for ever newer log ends.
+        if self._waiting is None and (delays is not None or transactions):
+            figures = an_object((await self._ask(master, ask.GetRuntimeInfo())).get("table", {}))
+            self._waiting = Waiting(_position(figures.get("commitLogMaxOffset")), delays, transactions)
+            self._take_waiting()
+
+    def _take_waiting(self) -> None:
+        waiting = self._waiting
+        if waiting is None or self._log_end() < waiting.log_end:
+            return
+        self._waiting = None
+        if waiting.delays is not None:
+            self._tables.delays.adopt_at(waiting.delays, waiting.log_end)
+        if waiting.transactions:
+            self._tables.offsets.set_transactions(waiting.transactions, waiting.log_end)
 
     async def _copy_modes(self, master: str) -> None:
         if self._tables.request_modes.adopt(request_modes_from_json(await self._ask(master, ask.GetRequestModes()))):
@@ -242,8 +292,24 @@ class MetadataCopy:
     # --- progress ----------------------------------------------------------------------------------------------------
 
     async def _copy_progress(self, master: str) -> None:
-        told = as_places(ConsumerOffsets.places_in(await self._ask(master, ask.GetAllOffsets())))
-        mine = as_places(self._tables.offsets.all())
+        document = await self._ask(master, ask.GetAllOffsets())
+        told = as_places(ConsumerOffsets.places_in(document))
+        history = log_history.from_document(document)
+        if history.entries:
+            self._tables.offsets.adopt_transactions(history, self._log_end())
+        else:
+            self._transactions = {place.topic: offset for place, offset in told.items() if _is_transactions(place)}
+        self._catch_up()
+        told = {
+            place: min(offset, self._queue_end(place.topic, place.queue))
+            for place, offset in told.items()
+            if not _is_transactions(place)
+        }
+        mine = {
+            place: offset
+            for place, offset in as_places(self._tables.offsets.all()).items()
+            if not _is_transactions(place)
+        }
         if not told:  # a master that lost its table must not take ours with it
             told = {place: offset for place, offset in mine.items() if self._taken.get(place) == offset}
         merged = merge(told, mine, self._taken)
@@ -279,6 +345,7 @@ class MetadataCopy:
 
     async def settled(self) -> None:
         """Return when what was copied is on the disk."""
+        self._take_waiting()
         if self._saving is not None:
             await self._saving
         await self._remember()
@@ -302,6 +369,11 @@ class MetadataCopy:
         request = UpdateConsumerOffset(**where, offset=offset, only_forward=True)
         answer = await self._client.call(master, request, CALL_SECONDS)
         return None if answer.code == ResponseCode.SUCCESS else answer.reason or f"code {answer.code}"
+
+
+def _is_transactions(place: Place) -> bool:
+    """Whether it is a position of the broker's own, which depends on more than its queue."""
+    return place.group == names.TRANSACTION_GROUP and place.topic in names.TRANSACTION_TOPICS
 
 
 def _position(text: object) -> int:

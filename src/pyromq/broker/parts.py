@@ -158,9 +158,10 @@ class Parts:
         self._taken = TakenProgress(store.disk, store.paths.config)
         self.metadata_copy = MetadataCopy(
             config, tables, role.client, topics_changed=self._topics_changed, groups_changed=self._groups_changed,
-            log_end=lambda: store.marks.appended.value, taken=self._taken, trusts=self._copies.trusts,
+            log_end=lambda: store.marks.appended.value, queue_end=store.max_offset, taken=self._taken,
+            trusts=self._copies.trusts, catch_up=store.catch_up,
         )  # fmt: skip
-        self._copies.agreed = self.metadata_copy.copy_soon
+        self._copies.agreed = self._follows_master_at
         master = leading.master
         if master is not None and config().is_slave:
             self.metadata_copy.master_is_at(master.address)
@@ -257,8 +258,14 @@ class Parts:
         if self._settings.current().is_slave:
             if ha_address:
                 self._copies.master_is_at(ha_address, address)
-            if address:
+            if address and self._copies.may_be_master(address):
                 self.metadata_copy.master_is_at(address)
+
+    def _follows_master_at(self, address: str | None) -> None:
+        """The log is copied from a master that answers there: so is everything else it has."""
+        if address is not None:
+            self.metadata_copy.master_is_at(address)
+        self.metadata_copy.copy_soon()
 
     def _groups_changed(self) -> None:
         self._tables.settings_saver.changed()

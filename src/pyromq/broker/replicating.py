@@ -83,8 +83,9 @@ class Replicating:
         self._told_at: tuple[str, str | None] | None = None
         #: Where the master answers with whose log ours was compared; None: it knows nothing of epochs.
         self._agreed: frozenset[str] | None = frozenset()
-        #: Told when a slave has compared, and copies.
-        self.agreed: Callable[[], None] = lambda: None
+        #: Told when a slave has compared, and copies: with the address of the master that it asked.
+        self.agreed: Callable[[str | None], None] = lambda address: None
+        self._master_address: str | None = None
         if config.is_slave:
             self.replica = Replica(
                 StoreLog(store), clock, times=self._times, compare=self._compare, changed=self._replica_changed
@@ -187,7 +188,7 @@ class Replicating:
         if state.left_behind_at is not None and self._may_begin_anew(state):
             self._change(Change(why=state.problem or "we were left behind", begin_anew=True))
         if state.connected and not self._was_connected:
-            self.agreed()
+            self.agreed(self._master_address)
         self._was_connected = state.connected
 
     def _may_begin_anew(self, state: ReplicaState) -> bool:
@@ -235,12 +236,16 @@ class Replicating:
             return False
         return self._agreed is None or address in self._agreed
 
+    def may_be_master(self, address: str) -> bool:
+        """Whether a name server's word for the master can be followed: not while we copy the log of another one."""
+        return self.trusts(address) or self.seeks_master
+
     # --- comparing ---------------------------------------------------------------------------------------------------
 
     async def _compare(self, ha_address: str) -> None:
         """Make sure that our log is the beginning of the master's. Raises CallFailed, BadRequest, Parted, OSError."""
         address, is_certain = self._broker_at(ha_address)
-        self._agreed = frozenset()
+        self._agreed, self._master_address = frozenset(), address
         try:
             answer = await self._others.ask(address)
         except Refused:

@@ -17,6 +17,7 @@ import asyncio
 import logging
 from collections import deque
 
+from pyromq.broker.clamping import COPIES_OF_A_TABLE, LogEnds
 from pyromq.broker.sequence_file import FILE, Snapshot, WritersFile
 from pyromq.broker.sequence_scan import numbered_records
 from pyromq.broker.sequences import Sequences
@@ -63,6 +64,8 @@ class SequenceKeeper:
         self.is_ready = False
         #: Something was forgotten that the log would bring back.
         self._must_save = False
+        #: The file speaks of a part of the log that was truncated.
+        self._was_cut = False
         self._saved_to = 0
         #: Changes of the table that are in the file, and in the snapshot on its way there.
         self._saved_changes = self._taken_changes = 0
@@ -85,12 +88,25 @@ class SequenceKeeper:
             return  # numbered messages make the file first; a copy's are read from its beginning on
         if snapshot.position > end:
             log.error("the log was cut at %d, below what %s speaks of: all of it is read", end, FILE)
+            self._was_cut = True
             self._read_log(0, end)
             return
         self.sequences.restore(snapshot.entries)
         self._saved_to, self._saved_changes = snapshot.position, self.sequences.changes
         self.is_ready = True
         self._read_log(snapshot.position, end)
+
+    def clamp(self, ends: LogEnds) -> bool:
+        """The table was read from the log as it is: only the file has to be written again. See `clamping`."""
+        return self._was_cut
+
+    def save_clamped(self) -> None:
+        """Have the next start read the whole log. Raises OSError.
+
+        Before the log grows over the position in the file: it would have other messages there.
+        """
+        for _ in range(COPIES_OF_A_TABLE):
+            self._file.save(Snapshot(0, []))
 
     def _read_log(self, start: int, end: int) -> None:
         start = max(start, self._store.log.start)

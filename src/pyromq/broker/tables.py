@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
-from pyromq.broker.clamping import GroupOffsets, LogTable
+from pyromq.broker.clamping import DelayLevels, GroupOffsets, LogTable
 from pyromq.broker.request_modes import RequestModeTable
 from pyromq.broker.saving import Saver
 from pyromq.broker.sequence_file import WritersFile
@@ -37,7 +37,7 @@ class Tables:
         )
         self.writers.load()
         #: The tables that every start clamps to the log.
-        self.log_tables: list[LogTable] = [GroupOffsets(self.offsets)]
+        self.log_tables: list[LogTable] = [GroupOffsets(self.offsets), DelayLevels(self.delays), self.writers]
         self.settings_saver = Saver(self.topics, self.groups, self.request_modes)
         self._savers = (
             self.settings_saver,

@@ -32,7 +32,7 @@ from typing import ClassVar, Generic, TypeVar
 
 from pyromq.clock import Clock
 from pyromq.errors import CorruptFile, IllegalOffset, NotJson, WrongShape
-from pyromq.model import lenient_json
+from pyromq.model import lenient_json, names
 from pyromq.model.data_version import DataVersion
 from pyromq.model.group import GroupConfig
 from pyromq.model.ids import QueueOffset
@@ -49,7 +49,9 @@ from pyromq.model.json_form import (
     to_json,
 )
 from pyromq.model.topic import TopicConfig
+from pyromq.store import log_history
 from pyromq.store.disk import Disk
+from pyromq.store.log_history import Entry, LogHistory
 
 log = logging.getLogger("pyromq.store")
 
@@ -195,6 +197,8 @@ class _Table(Generic[Content]):
         self._file = JsonFile(disk, directory / self.FILE, self._parse)
         self._clock = clock
         self._rest: JsonObject = {}
+        #: Positions that depend on the log: of delays, and of transactions.
+        self._history = LogHistory()
         self._changed = False
         self._loaded = False
         self._lock = threading.Lock()  # the content
@@ -213,6 +217,7 @@ class _Table(Generic[Content]):
         with self._lock:
             self.version = version or self.version
             self._rest = self._unknown(loaded.value)
+            self._history = log_history.from_document(loaded.value)
             self._take(content)
             if loaded.source is Source.PREVIOUS:
                 self._changed = True  # the next save repairs the file
@@ -227,6 +232,8 @@ class _Table(Generic[Content]):
                     return False
                 self._before_save()
                 document = {**self._rest, DATA_VERSION: to_json(self.version), self.TABLE: self._table()}
+                if self._history.entries:
+                    document[log_history.FIELD] = log_history.to_json(self._history)
                 self._changed = False
             try:
                 self._file.save(document)
@@ -240,10 +247,12 @@ class _Table(Generic[Content]):
         version = None if found is None else from_json(DataVersion, found)
         if self.TABLE not in document:
             raise WrongShape(f"{self.TABLE} is missing")
+        log_history.from_document(document)
         return version, self._read(an_object(document[self.TABLE]))
 
     def _unknown(self, document: JsonObject) -> JsonObject:
-        return {key: value for key, value in document.items() if key not in (DATA_VERSION, self.TABLE)}
+        known = (DATA_VERSION, self.TABLE, log_history.FIELD)
+        return {key: value for key, value in document.items() if key not in known}
 
     def renew(self) -> None:
         """Count as changed, although nothing in the table is: what is said of it elsewhere has changed."""
@@ -446,6 +455,9 @@ class ConsumerOffsets(_Table[dict[str, dict[int, int]]]):
     RocketMQ's key is "topic@group", taken apart at '@'. Neither name may contain one (RocketMQ's rules for
     names say the same), else two pairs would share a key. Keys in the file that are no such pair stay as
     they are.
+
+    The positions of transactions are among them, as those of a group of the broker's own. They depend on the log
+    beyond the two queues they are of: see `log_history`.
     """
 
     FILE = "consumerOffset.json"
@@ -484,6 +496,52 @@ class ConsumerOffsets(_Table[dict[str, dict[int, int]]]):
         with self._lock:
             self._of(group, topic, queue, offset)[queue] = offset
             self._changed = True
+
+    # --- transactions ------------------------------------------------------------------------------------------------
+
+    def set_transactions(self, positions: Mapping[str, int], log_end: int) -> None:
+        """Set where transactions go on after a restart, by topic: true if the log reaches `log_end`."""
+        with self._lock:
+            self._history.note(log_end, positions)
+            self._set_transactions(positions)
+
+    def _set_transactions(self, positions: Mapping[str, int]) -> None:
+        for topic in names.TRANSACTION_TOPICS:
+            pair = topic, names.TRANSACTION_GROUP
+            new = {0: positions[topic]} if topic in positions else None
+            if self._offsets.get(pair) != new:
+                self._changed = True
+                self._offsets.pop(pair, None)
+                if new is not None:
+                    self._offsets[pair] = new
+
+    def adopt_transactions(self, history: LogHistory, log_end: int) -> None:
+        """Take what another broker knows of transactions, as far as a log of this end supports it."""
+        kept = [entry for entry in history.entries if entry.end <= log_end]
+        if kept:
+            with self._lock:
+                if kept != self._history.entries:
+                    self._history = LogHistory(kept)
+                    self._set_transactions(kept[-1].offsets)
+
+    def transactions(self) -> LogHistory:
+        """Return a copy of the positions of transactions, each with the log end that it depends on."""
+        with self._lock:
+            return LogHistory(self._history.entries)
+
+    def cut_transactions(self, log_end: int) -> bool:
+        """Take the positions of transactions back to what a log of this end supports. False: they all are.
+
+        Without any that it supports the queues are read from their beginnings, where the ends of all halves are.
+        """
+        with self._lock:
+            if not _is_beyond(self._history, log_end):
+                return False
+            self._history.cut(log_end)
+            self._set_transactions(self._history.newest.offsets if self._history.newest is not None else {})
+            return True
+
+    # --- groups ------------------------------------------------------------------------------------------------------
 
     def offset_of(self, group: str, topic: str, queue: int) -> QueueOffset | None:
         """None: the group never committed here."""
@@ -570,8 +628,15 @@ def _check_pair(topic: str, group: str) -> None:
         raise IllegalOffset(f"topic {topic!r}, group {group!r}: both need a name, and none may contain '@'")
 
 
+def _is_beyond(history: LogHistory, log_end: int) -> bool:
+    return history.newest is not None and history.newest.end > log_end
+
+
 class DelayOffsets(_Table[dict[int, int]]):
-    """`delayOffset.json`: the next message of each delay level."""
+    """`delayOffset.json`: the next message of each delay level.
+
+    Everything before it is delivered if the log has the delivered copies: see `log_history`.
+    """
 
     FILE = "delayOffset.json"
     TABLE = "offsetTable"
@@ -579,6 +644,55 @@ class DelayOffsets(_Table[dict[int, int]]):
     def __init__(self, disk: Disk, directory: Path, clock: Clock) -> None:
         super().__init__(disk, directory, clock)
         self._offsets: dict[int, int] = {}
+        #: The log end that the offsets depend on.
+        self._needs = 0
+
+    def load(self) -> Source | None:
+        source = super().load()
+        self._needs = self._history.newest.end if self._history.newest is not None else 0
+        return source
+
+    def adopt_history(self, history: LogHistory, log_end: int) -> None:
+        """Take what another broker delivered, as far as a log of this end has it. No offsets are no news."""
+        kept = [entry for entry in history.entries if entry.end <= log_end and entry.offsets]
+        if kept:
+            with self._lock:
+                if kept != self._history.entries:
+                    self._set(LogHistory(kept))
+
+    def _set(self, history: LogHistory) -> None:
+        newest = history.newest or Entry(0, {})
+        self._history = history
+        self._offsets = {int(level): offset for level, offset in newest.offsets.items()}
+        self._needs = newest.end
+        self._changed = True
+
+    def history(self) -> LogHistory:
+        """Return a copy of the offsets, each with the log end that it depends on; the newest are those of now."""
+        with self._lock:
+            history = LogHistory(self._history.entries)
+            history.note(self._needs, _write_offsets(self._offsets))
+            return history
+
+    def cut_to(self, log_end: int) -> bool:
+        """Take the offsets back to what a log of this end supports. False: it supports them as they are.
+
+        Without any that it supports the levels begin with their first messages: better twice than never.
+        """
+        with self._lock:
+            if not self._history.entries and self._offsets:  # RocketMQ's file: true of the log as it is
+                self._needs = log_end
+            if self._needs <= log_end:
+                return False
+            history = LogHistory(self._history.entries)
+            history.cut(log_end)
+            self._set(history)
+            return True
+
+    def _parse(self, document: JsonObject) -> tuple[DataVersion | None, dict[int, int]]:
+        for entry in log_history.from_document(document).entries:
+            _read_offsets(dict(entry.offsets))
+        return super()._parse(document)
 
     def _has(self, version: DataVersion | None, content: dict[int, int]) -> bool:
         return content == self._offsets  # the version is that of the last save, which may be long ago
@@ -586,11 +700,19 @@ class DelayOffsets(_Table[dict[int, int]]):
     def _replace(self, content: dict[int, int]) -> None:
         self._offsets = dict(content)
 
-    def commit(self, level: int, offset: int) -> bool:
-        """Move forward. False when it is there already or further."""
+    def adopt_at(self, document: JsonObject, log_end: int) -> None:
+        """Take the offsets of a broker that tells no history, which depend on the log up to `log_end`."""
+        if self.adopt(document):
+            with self._lock:
+                self._needs = log_end
+
+    def commit(self, level: int, offset: int, log_end: int = 0) -> bool:
+        """Move forward, with delivered copies below `log_end`. False when it is there already or further."""
         _check_offset(level, offset)
         with self._lock:
             moved = _advance(self._offsets, level, offset)
+            if moved:
+                self._needs = max(self._needs, log_end)
             self._changed = self._changed or moved
             return moved
 
@@ -607,6 +729,7 @@ class DelayOffsets(_Table[dict[int, int]]):
 
     def _before_save(self) -> None:
         self._new_version()
+        self._history.note(self._needs, _write_offsets(self._offsets))
 
     def _read(self, table: JsonObject) -> dict[int, int]:
         return _read_offsets(table)

@@ -20,12 +20,14 @@ from pyromq.config import BrokerConfig
 from pyromq.errors import BadRequest, GroupNotFound, IllegalMessage, ServiceError
 from pyromq.model import names
 from pyromq.model.data_version import DataVersion
-from pyromq.model.json_form import INT64_MAX
+from pyromq.model.json_form import INT64_MAX, Json
 from pyromq.model.topic import TopicConfig
 from pyromq.net.peer import Peer
 from pyromq.net.service import Handler
 from pyromq.net.slices import sliced_body
+from pyromq.store import log_history
 from pyromq.store.config_files import DelayOffsets
+from pyromq.store.log_history import LogHistory
 from pyromq.store.message_store import MessageStore
 from pyromq.store.reader import to_bytes
 from pyromq.wire import admin_requests as ask
@@ -166,7 +168,7 @@ class OffsetAdmin:
     def all_offsets(self, request: ask.GetAllOffsets, peer: Peer) -> Response:
         offsets = self._progress.offsets
         table = {f"{topic}@{group}": offsets.offsets_of(group, topic) for topic, group in offsets.pairs()}
-        return Response(body=encode_all_offsets(offsets.version, table))
+        return Response(body=encode_all_offsets(offsets.version, table, _tied(offsets.transactions())))
 
     def all_delay_offsets(self, request: ask.GetAllDelayOffsets, peer: Peer) -> Response:
         delays = self._delays
@@ -174,7 +176,9 @@ class OffsetAdmin:
             return Response(body=encode_delay_offsets(DataVersion(), {}))
         levels = range(1, self._delay_levels + 1)
         offsets = {level: offset for level in levels if (offset := delays.offset_of(level)) is not None}
-        return Response(body=encode_delay_offsets(delays.version, offsets))
+        return Response(
+            body=encode_delay_offsets(delays.version, offsets, _tied(delays.history()) if offsets else None)
+        )
 
     # --- set ---------------------------------------------------------------------------------------------------------
 
@@ -256,3 +260,8 @@ class OffsetAdmin:
             for number, offset in offsets.offsets_of(request.source, topic).items():
                 self._set(request.target, topic, number, offset)
         return Response()
+
+
+def _tied(history: LogHistory) -> dict[str, Json]:
+    """The positions with the log ends they depend on, for slaves and backups of ours."""
+    return {log_history.FIELD: log_history.to_json(history)} if history.entries else {}

@@ -52,8 +52,9 @@ class Journal:
         self._is_loaded = asyncio.Event()
         #: Halves below this offset were found at the start: each is read, for a copy tells of those before it.
         self._found_below = 0
-        #: The newest record that what is to be saved relies on.
+        #: The newest record that what is to be saved relies on, and the log end at the load.
         self._last: AppendedAt | None = None
+        self._loaded_to = 0
         #: Ends that a full disk, or too few copies, did not let in; until then nothing but this process knows of them.
         self._unrecorded: list[int] = []
 
@@ -63,6 +64,7 @@ class Journal:
         """Find out which transactions are open. Until then none can be ended."""
         half_from, op_from = self._start_of(names.HALF_TOPIC), self._start_of(names.HALF_DONE_TOPIC)
         self.ledger = Ledger(half_from, op_from)
+        self._loaded_to = self.store.marks.appended.value
         await self._read_ends(op_from, self.end_of(names.HALF_DONE_TOPIC))
         self._found_below = self.end_of(names.HALF_TOPIC)
         await self.read_halves(self._found_below)
@@ -237,8 +239,9 @@ class Journal:
 
     async def save_positions(self) -> None:
         """Note where a restart goes on, once all that it relies on is on the disk. Raises StoreFenced."""
-        positions = self.ledger.positions()
+        positions, log_end = self.ledger.positions(), self._loaded_to
         if self._last is not None:
+            log_end = self._last.end
             await self.store.wait_synced(self._last)
-        for topic, offset in ((names.HALF_TOPIC, positions.half), (names.HALF_DONE_TOPIC, positions.op)):
-            self._offsets.commit(names.TRANSACTION_GROUP, topic, forms.QUEUE, offset)
+        by_topic = {names.HALF_TOPIC: positions.half, names.HALF_DONE_TOPIC: positions.op}
+        self._offsets.set_transactions(by_topic, log_end)

@@ -22,15 +22,19 @@ def encode_correction(offsets: Mapping[int, int]) -> bytes:
     return fastjson.dumps({"correctionOffsets": dict(offsets)})
 
 
-def encode_all_offsets(version: DataVersion, offsets: Mapping[str, Mapping[int, int]]) -> bytes:
-    """RocketMQ's ConsumerOffsetSerializeWrapper, by `topic@group` and queue."""
+def encode_all_offsets(
+    version: DataVersion, offsets: Mapping[str, Mapping[int, int]], more: Mapping[str, Json] | None = None
+) -> bytes:
+    """RocketMQ's ConsumerOffsetSerializeWrapper, by `topic@group` and queue; `more`: fields of ours."""
     table = {name: dict(queues) for name, queues in offsets.items()}
-    return fastjson.dumps({"dataVersion": to_json(version), "offsetTable": table})
+    return fastjson.dumps({"dataVersion": to_json(version), "offsetTable": table, **(more or {})})
 
 
-def encode_delay_offsets(version: DataVersion, offsets: Mapping[int, int]) -> bytes:
-    """RocketMQ's DelayOffsetSerializeWrapper, by level."""
-    return fastjson.dumps({"dataVersion": to_json(version), "offsetTable": dict(offsets)})
+def encode_delay_offsets(
+    version: DataVersion, offsets: Mapping[int, int], more: Mapping[str, Json] | None = None
+) -> bytes:
+    """RocketMQ's DelayOffsetSerializeWrapper, by level; `more`: fields of ours."""
+    return fastjson.dumps({"dataVersion": to_json(version), "offsetTable": dict(offsets), **(more or {})})
 
 
 def decode_client_status(body: bytes) -> Json:

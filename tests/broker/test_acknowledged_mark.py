@@ -94,9 +94,9 @@ def test_what_readers_saw_before_a_start_they_see_after_it() -> None:
     after.close()
 
 
-@pytest.mark.parametrize("shown", ["copied", "promised", "all"])
-def test_a_start_shows_no_message_as_acknowledged_whatever_readers_see(shown: str) -> None:
-    settings = {"role": "SYNC_MASTER", "replication": ReplicationConfig(timeout_ms=20, shown=shown)}
+@pytest.mark.parametrize("visibility", ["acknowledged", "replicated", "immediate"])
+def test_a_start_shows_no_message_as_acknowledged_whatever_readers_see(visibility: str) -> None:
+    settings = {"role": "SYNC_MASTER", "replication": ReplicationConfig(timeout_ms=20, visibility=visibility)}
     parts = Parts(**settings)
     parts.store.append([Draft(b"orders", 0, b"x")])
     after = parts.killed()

@@ -179,7 +179,7 @@ def test_a_promoted_slave_that_starts_again_shows_no_more_than_it_did(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its settings say that it is a slave: what it is was decided since."""
-    copy_with(monkeypatch, shown="promised", timeout_ms=300)
+    copy_with(monkeypatch, visibility="acknowledged", timeout_ms=300)
 
     async def story(scene: Scene) -> None:
         await scene.send("one")

@@ -305,10 +305,9 @@ def test_sends_without_a_slave_are_stored_and_unknown_and_with_it_they_are_ackno
         async with Producer(pair.name_server, group="producers", attempts=1, timeout_s=20.0) as producer:
             with pytest.raises(SendUnknown):
                 await producer.send(Message(TOPIC, b"alone"))
-        await until(
-            lambda: pair.master.store.max_offset(TOPIC, 0) == 6
-        )  # a master that is alone shows it after a while
+        assert pair.master.store.max_offset(TOPIC, 0) == 5, "an unacknowledged message is not visible"
         await pair.start("slave")
+        await until(lambda: pair.master.store.max_offset(TOPIC, 0) == 6)
         await until(lambda: pair.master.copies is not None and pair.master.copies.primary is not None
                     and len(pair.master.copies.primary.followers) == 1)  # fmt: skip
         await send(pair, 5, 10)

@@ -263,12 +263,12 @@ def test_one_that_waits_for_nobody_any_more_shows_everything() -> None:
     scene.append()
     scene.starts_again(role="SLAVE", broker_id=1)
     assert visible(scene) == 1
-    scene = Scene(shown="promised")
+    scene = Scene(visibility="acknowledged")
     scene.append()
     assert visible(scene) == 0
-    scene.starts_again(replication=ReplicationConfig(shown="promised", adapts=True))
+    scene.starts_again(replication=ReplicationConfig(visibility="acknowledged", adapts=True))
     assert visible(scene) == 1
-    scene.starts_again(replication=ReplicationConfig(shown="all"))
+    scene.starts_again(replication=ReplicationConfig(visibility="immediate"))
     assert visible(scene) == 1
 
 
@@ -289,7 +289,7 @@ def test_consumers_of_a_sync_master_see_what_its_slave_has() -> None:
 
 def test_a_sync_master_that_is_alone_shows_everything_after_a_while() -> None:
     """As long as its sends wait for the slave, its readers do; then both go on without."""
-    scene = Scene()
+    scene = Scene(visibility="replicated")
     scene.joins("s")
     scene.append()
     scene.leaves("s")
@@ -314,7 +314,7 @@ def test_a_sync_master_that_is_alone_shows_everything_after_a_while() -> None:
 
 
 def test_a_slave_that_comes_and_goes_holds_nobody_back() -> None:
-    scene = Scene()
+    scene = Scene(visibility="replicated")
     scene.append()
     for life in range(10):
         scene.joins(f"s{life}")
@@ -325,7 +325,7 @@ def test_a_slave_that_comes_and_goes_holds_nobody_back() -> None:
 
 
 def test_a_slave_that_says_nothing_holds_readers_back_no_longer_than_it_is_in_sync() -> None:
-    scene = Scene(silence_ms=6_000)
+    scene = Scene(silence_ms=6_000, visibility="replicated")
     scene.joins("s")
     scene.reports("s", 0)
     scene.append()
@@ -338,7 +338,7 @@ def test_a_slave_that_says_nothing_holds_readers_back_no_longer_than_it_is_in_sy
 
 
 def test_a_slave_that_has_far_to_go_holds_nobody_back() -> None:
-    scene = Scene(max_gap_bytes=100)
+    scene = Scene(max_gap_bytes=100, visibility="replicated")
     scene.clock.advance(1.0)
     scene.promise.look()
     scene.append()
@@ -348,7 +348,7 @@ def test_a_slave_that_has_far_to_go_holds_nobody_back() -> None:
 
 
 def test_a_sync_master_that_starts_again_holds_back_what_no_slave_had_for_a_while() -> None:
-    scene = Scene()
+    scene = Scene(visibility="replicated")
     scene.joins("s")
     one, _ = scene.append(), scene.append()
     scene.reports("s", one.end)
@@ -379,20 +379,20 @@ def test_whoever_had_read_what_a_killed_master_hides_again_waits_for_it() -> Non
 
 
 def test_how_much_readers_see_may_be_said() -> None:
-    scene = Scene(shown="all")
+    scene = Scene(visibility="immediate")
     scene.joins("s")
     scene.append()
     assert visible(scene) == 1
-    scene = Scene(shown="promised")
+    scene = Scene()
     scene.append()
     scene.clock.advance(9.0)
     scene.promise.look()
     assert visible(scene) == 0
-    scene = Scene(adapts=True, shown="promised")
+    scene = Scene(adapts=True, visibility="acknowledged")
     scene.append()
     assert visible(scene) == 1, "it waits for nobody while nobody is there"
-    with pytest.raises(ConfigError, match="copied, promised, all"):
-        ReplicationConfig(shown="some")
+    with pytest.raises(ConfigError, match="acknowledged, replicated, immediate"):
+        ReplicationConfig(visibility="some")
 
 
 def test_a_running_sync_master_wakes_its_consumers_when_the_slave_reports() -> None:

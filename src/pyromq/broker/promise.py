@@ -12,8 +12,8 @@ life: a repeated send, or the repeated end of a transaction, waits like a first 
 
 Consumers see the log up to the visible mark. It moves with the acknowledged mark, except that after a start it begins
 where readers were before. What no slave has is lost when one takes over, and its place in the queue is given to another
-message: a consumer that had been there would never see that one. A master that may be alone shows everything once too
-few slaves have been level with it for as long as a send waits, and until they are again.
+message: a consumer that had been there would never see that one. With `visibility = "replicated"` a master shows
+everything after too few slaves have been in sync for `timeout_ms`, until enough are again.
 """
 
 from __future__ import annotations

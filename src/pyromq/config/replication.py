@@ -9,7 +9,7 @@ from pyromq.config.admits import is_network
 from pyromq.config.checks import KIB, MIB, require, require_address, require_at_least, require_host, require_port
 from pyromq.config.members import ConfiguredMember, parse_members
 
-SHOWN = ("copied", "promised", "all")
+VISIBILITY = ("acknowledged", "replicated", "immediate")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +33,11 @@ class ReplicationConfig:
     all_in_sync: bool = False
     #: While fewer slaves are in sync than `copies` asks for, wait for those that are, down to `least_in_sync`.
     adapts: bool = False
-    #: What readers of a sync master see. `copied`: what has its copies, and everything once too few slaves have been in
-    #: sync for `timeout_ms`. `promised`: what may be acknowledged, and no more; always so with `least_in_sync` above 1.
-    #: `all`: at once, as with RocketMQ: when a slave takes over, a group may have seen what is lost, and pass over what
-    #: gets its place.
-    shown: str = "copied"
+    #: How much of its log a sync master shows to consumers. `acknowledged`: nothing above the acknowledged position.
+    #: `replicated`: the same, but everything after too few slaves have been in sync for `timeout_ms`. `immediate`:
+    #: everything, as RocketMQ does. With the last two a group that read an unreplicated message passes over the message
+    #: that gets its queue offset after a fail-over. Always `acknowledged` with `least_in_sync` above 1.
+    visibility: str = "acknowledged"
     #: How long a send waits for slaves. Then the client hears that the message is stored here and may be nowhere else.
     timeout_ms: int = 3_000
     #: Each side says a word after so long without one.
@@ -87,7 +87,10 @@ class ReplicationConfig:
                 getattr(self, name),
                 f"there are {self.total} brokers altogether (replication.total, totalReplicas)",
             )
-        require(self.shown in SHOWN, "replication.shown", self.shown, f"it is one of {', '.join(SHOWN)}")
+        require(
+            self.visibility in VISIBILITY, "replication.visibility", self.visibility,
+            f"it is one of {', '.join(VISIBILITY)}",
+        )  # fmt: skip
         for name in ("timeout_ms", "heartbeat_ms", "silence_ms", "max_gap_bytes", "metadata_interval_ms"):
             require_at_least(1, f"replication.{name}", getattr(self, name))
         require(
@@ -105,12 +108,12 @@ class ReplicationConfig:
     @property
     def hides(self) -> bool:
         """Where a send waits for slaves: do readers, too?"""
-        return self.least_in_sync > 1 or self.shown != "all"
+        return self.least_in_sync > 1 or self.visibility != "immediate"
 
     @property
     def hides_when_alone(self) -> bool:
         """Also while no slave is there?"""
-        return self.least_in_sync > 1 or self.shown == "promised"
+        return self.least_in_sync > 1 or self.visibility == "acknowledged"
 
     @property
     def configured_members(self) -> tuple[ConfiguredMember, ...]:

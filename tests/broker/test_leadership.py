@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from broker.fakes import store_config
 from pyromq.broker.leadership import FILE, MAX_MEMBERS, Leadership, LeadershipFile, Member
-from pyromq.broker.leading import Leading, Verdict, extent_of, free_id, judge
+from pyromq.broker.leading import Leading, Verdict, extent_of, forgotten_life, free_id, judge
 from pyromq.clock import ManualClock
 from pyromq.config import BrokerConfig
 from pyromq.errors import CorruptFile
 from pyromq.model.json_form import from_json
-from pyromq.replication.joining import Epoch, LogExtent
+from pyromq.replication.joining import Epoch, LogExtent, common_end, has_our_tail
 from pyromq.testing import SimDisk
 from pyromq.wire.bodies.epochs import BrokerEpochs, EpochEntry
 
@@ -27,9 +27,9 @@ def file_on(disk: SimDisk) -> LeadershipFile:
     return LeadershipFile(disk, PLACE, lambda: "me")
 
 
-def master(disk: SimDisk, **settings: object) -> Leading:
+def master(disk: SimDisk, life: str = "x", **settings: object) -> Leading:
     config = BrokerConfig(store=store_config(root=Path("/store")), **settings)  # type: ignore[arg-type]
-    return Leading(file_on(disk), config)
+    return Leading(file_on(disk), config, lambda: life)
 
 
 @pytest.fixture
@@ -47,11 +47,12 @@ def test_a_store_without_the_file_was_never_part_of_this(disk: SimDisk) -> None:
 
 
 def test_every_start_as_master_is_another_life_with_the_same_number(disk: SimDisk) -> None:
-    master(disk).begin(0, 0)
-    master(disk).begin(0, 500)
-    leading = master(disk)
+    master(disk, "x").begin(0, 0)
+    master(disk, "y").begin(0, 500)
+    leading = master(disk, "z")
     leading.begin(0, 500)  # nothing came in between: that life has left no byte
-    assert leading.epochs == (Epoch(1, 0, "me.1"), Epoch(1, 500, "me.3"))
+    assert leading.epochs == (Epoch(1, 0, "me.x"), Epoch(1, 500, "me.z"))
+    assert (leading.known.lives, leading.known.led_as) == (3, ("me.x", "me.y", "me.z"))
 
 
 def test_what_was_decided_wins_over_the_settings(disk: SimDisk) -> None:
@@ -62,11 +63,11 @@ def test_what_was_decided_wins_over_the_settings(disk: SimDisk) -> None:
     assert (leading.config.role, leading.config.broker_id, leading.number) == ("SLAVE", 2, 4)
     assert (leading.was_decided, leading.master) == (True, Member("b:1", 0, "b:2"))
     leading.promote(5, leading.role_if_promoted(None))
-    leading = master(disk)
+    leading = master(disk, "y")
     assert (leading.config.role, leading.config.broker_id, leading.was_decided) == ("ASYNC_MASTER", 0, False)
     assert leading.known.is_new_epoch
     leading.begin(0, 300)
-    assert leading.epochs[-1] == Epoch(5, 300, "me.2")
+    assert leading.epochs[-1] == Epoch(5, 300, "me.y")
     assert not leading.known.is_new_epoch
 
 
@@ -108,29 +109,80 @@ def test_a_copy_of_its_masters_directory_gets_a_name_of_its_own(disk: SimDisk) -
 
 @pytest.mark.parametrize("damage", [b"", b"{", b'{"member": "me", "lives": -1}', b'{"lives": 3}'])
 def test_a_damaged_file_stops_the_start_although_its_copy_is_good(disk: SimDisk, damage: bytes) -> None:
-    master(disk).begin(0, 0)
-    master(disk).begin(0, 10)
+    master(disk, "x").begin(0, 0)
+    master(disk, "y").begin(0, 10)
     disk.replace_bytes(PLACE / FILE, damage)
     with pytest.raises(CorruptFile, match="may lack the last change"):
         master(disk)
 
 
 def test_a_crash_in_the_very_first_save_is_no_damage(disk: SimDisk) -> None:
-    master(disk).begin(0, 0)
+    master(disk, "x").begin(0, 0)
     disk.remove(PLACE / FILE)
-    leading = master(disk)
+    leading = master(disk, "y")
     leading.begin(0, 0)
-    assert leading.epochs[-1] == Epoch(1, 0, "me.3"), "a life more, whatever became of the one before"
+    assert leading.epochs[-1] == Epoch(1, 0, "me.y")
 
 
-def test_an_older_copy_of_the_file_does_not_give_a_life_its_name_twice(disk: SimDisk) -> None:
+def test_a_store_put_back_from_a_snapshot_leads_under_a_name_that_no_life_had() -> None:
+    names = set()
+    for _ in range(2):
+        disk = SimDisk(ManualClock())
+        file_on(disk).save(Leadership("me", lives=1, epochs=(Epoch(1, 0, "me.1"),), number=1))
+        leading = Leading(file_on(disk), BrokerConfig(store=store_config(root=Path("/store"))))
+        leading.begin(0, 500)
+        assert leading.epochs[0] == Epoch(1, 0, "me.1"), "a file of an older version is read"
+        names.add(leading.epochs[-1].by)
+    assert len(names) == 2
+
+
+def test_a_follower_knows_that_its_leader_was_put_back_to_an_earlier_life(disk: SimDisk) -> None:
+    copied = LogExtent(0, 1000, (Epoch(1, 0, "me.x"), Epoch(1, 500, "me.y")))
+    master(disk, "x").begin(0, 0)
+    leading = master(disk, "z")
+    leading.begin(0, 500)
+    assert forgotten_life(copied, leading.describe(0, 500, "", "")) == Epoch(1, 500, "me.y")
+    assert common_end(leading.extent(0, 900), copied) == 500, "two lives are two logs"
+    assert has_our_tail(LogExtent(0, 500, (Epoch(1, 0, "me.x"),)), copied), "before it begins it hands over"
+
+
+def test_a_life_that_a_crash_left_without_a_byte_is_not_forgotten(disk: SimDisk) -> None:
+    copied = LogExtent(0, 1000, (Epoch(1, 0, "me.x"), Epoch(1, 500, "me.y")))
+    master(disk, "x").begin(0, 0)
+    master(disk, "y").begin(0, 500)
+    leading = master(disk, "z")
+    leading.begin(0, 500)  # everything since the life y began is lost
+    assert forgotten_life(copied, leading.describe(0, 500, "", "")) is None
+    assert forgotten_life(copied, BrokerEpochs(member="me")) is None, "an older version does not tell its lives"
+
+
+# --- a crash is known from the role file -----------------------------------------------------------------------------
+
+
+def test_a_leading_life_ended_cleanly_only_if_it_says_so_and_the_log_ends_there(disk: SimDisk) -> None:
+    leading = master(disk, "x")
+    assert not leading.has_crashed(0), "it never led"
+    leading.begin(0, 0)
+    assert master(disk).has_crashed(700)
+    leading.end_cleanly(700)
+    assert not master(disk).has_crashed(700)
+    assert master(disk).has_crashed(650)
+    master(disk, "y").begin(0, 700)
+    assert master(disk).has_crashed(700), "the record is void when the next life begins"
+
+
+def test_a_file_of_an_older_version_does_not_tell_of_crashes(disk: SimDisk) -> None:
+    file_on(disk).save(Leadership("me", lives=3, epochs=(Epoch(1, 0, "me.3"),), number=1))
+    assert not master(disk).has_crashed(700)
+
+
+def test_one_that_follows_has_led_no_life_that_could_have_crashed(disk: SimDisk) -> None:
     leading = master(disk)
     leading.begin(0, 0)
-    others_know = (EpochEntry(1, 0, 0, "me.1"), EpochEntry(1, 10, 0, "me.4"), EpochEntry(2, 40, 0, "s.9"))
-    leading.adopt(BrokerEpochs(entries=others_know, member="s"))
-    leading.promote(3, "ASYNC_MASTER")
-    leading.begin(0, 100)
-    assert (leading.epochs[-1], leading.known.lives) == (Epoch(3, 100, "me.5"), 5)
+    leading.stand_down(2, 1, Member("b:1", 0))
+    assert not leading.has_crashed(100)
+    leading.end_cleanly(100)  # a slave has no leading life to end
+    assert leading.known.clean_end is None
 
 
 def test_while_it_waits_to_lead_it_is_a_slave_and_the_next_start_knows(disk: SimDisk) -> None:
@@ -174,6 +226,9 @@ known = st.builds(
     master_role=st.sampled_from([None, "ASYNC_MASTER", "SYNC_MASTER"]),
     members=st.lists(members, max_size=3).map(tuple),
     waits_as=st.none() | st.integers(1, 5),
+    led_as=st.lists(st.text(max_size=4), max_size=3).map(tuple),
+    life=st.none() | st.text(max_size=4),
+    clean_end=st.none() | st.integers(0, 1 << 40),
 )
 
 

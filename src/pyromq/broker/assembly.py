@@ -42,6 +42,7 @@ from pyromq.net.server import Server
 from pyromq.net.service import Answer, Service
 from pyromq.replication.joining import LogExtent
 from pyromq.store.message_store import MessageStore
+from pyromq.store.platform import what_to_do
 from pyromq.telemetry import Telemetry
 from pyromq.wire.codes import RequestCode
 from pyromq.wire.command import Command
@@ -125,6 +126,7 @@ class Broker:
                         yield self
             finally:
                 await tables.save()
+            self._record_clean_end(role.leading)
 
     def _open_store(self, cut_at: int | None) -> contextlib.AbstractAsyncContextManager[MessageStore]:
         """What no slave had yet is not shown by a start: the promise knows when it may be. Raises CorruptFile."""
@@ -143,8 +145,8 @@ class Broker:
             client, leading, others, Fencing(leading, others, client, self.clock, lambda: self._extent(leading))
         )
         if not leading.config.is_slave:
-            may_lead = await role.fencing.may_lead(after_crash=not self.store.report.clean)
-            role.has_stood_down = not may_lead
+            has_crashed = not self.store.report.clean or leading.has_crashed(self.store.log.end)
+            role.has_stood_down = not await role.fencing.may_lead(after_crash=has_crashed)
         self.config = leading.config
         return role
 
@@ -157,6 +159,22 @@ class Broker:
                 raise
             self.store.disk.remove(self.store.paths.reserve)
             write()
+
+    def _record_clean_end(self, leading: Leading) -> None:
+        """Record in leadership.json where the log of a leading life ends, after everything in it was synced.
+
+        Reached only by a stop without an error. If the record cannot be written, the next start assumes a crash.
+        """
+        if leading.config.is_slave:
+            return
+        try:
+            self.store.commit_gathered()
+            self.store.flush()
+            leading.end_cleanly(self.store.log.end)
+        except StoreFenced:
+            return  # the store says why
+        except OSError as error:
+            log.warning("that this broker was stopped cleanly cannot be written down: %s", what_to_do(error))
 
     def _extent(self, leading: Leading) -> LogExtent:
         return leading.extent(self.store.log.start, self.store.log.end)

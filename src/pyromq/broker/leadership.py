@@ -2,9 +2,14 @@
 
     config/leadership.json
 
-It has the store's own name (`member`, made once), how often it has begun to lead (`lives`), the epochs of its log, the
-largest number of one that it knows, what it is if that was decided otherwise than by its settings, and where the others
-of its name were last. A store that has no such file was never part of this: its settings decide.
+It has the store's own name (`member`, made once), how often it has begun to lead (`lives`) and the random names under
+which it did (`ledAs`), the epochs of its log, the largest number of one that it knows, what it is if that was decided
+otherwise than by its settings, and where the others of its name were last. A store that has no such file was never part
+of this: its settings decide.
+
+`life` names the last life that led, `cleanEnd` where its log ended when it was stopped cleanly. The record is void from
+the moment the next life begins. The store's `abort` file alone does not show a crash: any tool that opens and closes
+the store removes it.
 
 A damaged file stops the start. Its previous copy may lack the last change, which may be that another broker leads: so
 people have to look at it.
@@ -39,6 +44,8 @@ FILE = "leadership.json"
 ROLES = (*MASTER_ROLES, "SLAVE")
 #: More brokers of one name than anybody has; who was heard of last is kept.
 MAX_MEMBERS = 16
+#: Names of own lives that are kept. A follower that has an epoch of an older one is refused, and nothing is cut.
+MAX_LIVES = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +80,11 @@ def _members(value: Json) -> tuple[Member, ...]:
     return tuple(from_json(Member, one) for one in some_objects(value))
 
 
+def _names(value: Json) -> tuple[str, ...]:
+    expect(isinstance(value, list), "a list", value)
+    return tuple(text(one) for one in value)
+
+
 def _role(value: Json) -> str:
     expect(value in ROLES, "a role", value)
     return text(value)
@@ -83,7 +95,7 @@ class Leadership:
     """What the file says. A value: every change gives a new one."""
 
     member: str = field(metadata=in_json("member", text))
-    #: How often it has begun to lead: each time under a name of its own.
+    #: How often it has begun to lead: each time under a random name.
     lives: int = field(default=0, metadata=in_json("lives", OFFSET))
     #: The largest number of an epoch that is known here, and perhaps nowhere in the log yet. 0: none.
     number: int = field(default=0, metadata=in_json("number", OFFSET))
@@ -97,6 +109,12 @@ class Leadership:
     members: tuple[Member, ...] = field(default=(), metadata=in_json("members", _members))
     #: It is to lead, and waits for those who may have more of its log: as a slave with this id. None: it does not.
     waits_as: int | None = field(default=None, metadata=in_json("waitsAs", OFFSET))
+    #: The names of its last lives, `Epoch.by` of each, the newest last.
+    led_as: tuple[str, ...] = field(default=(), metadata=in_json("ledAs", _names))
+    #: The life that led last with this log; None for a follower, and in files of older versions.
+    life: str | None = field(default=None, metadata=in_json("life", text))
+    #: Where the log ended when that life was stopped cleanly; None while it leads, and after a crash.
+    clean_end: int | None = field(default=None, metadata=in_json("cleanEnd", OFFSET))
     unknown: Mapping[str, Json] = field(default_factory=dict)
 
     @property
@@ -104,15 +122,14 @@ class Leadership:
         """Was this broker chosen to lead, and has not begun to? The copy of a log without epochs too."""
         return self.number > (self.epochs[-1].number if self.epochs else 0)
 
-    @property
-    def name_of_next_life(self) -> str:
-        return f"{self.member}.{self._lives_seen + 1}"
+    def crashed(self, end: int) -> bool:
+        """Return whether the last leading life did not end cleanly, with its log ending at `end`.
 
-    @property
-    def _lives_seen(self) -> int:
-        """An older copy of this file may have been put back: others know of lives that it does not."""
-        ends = [one.by.rpartition(".")[2] for one in self.epochs if one.member == self.member]
-        return max([self.lives, *(int(end) for end in ends if end.isascii() and end.isdigit())])
+        False for a store that did not lead last, and for one that an older version wrote: the store itself knows then.
+        """
+        if self.life is None:
+            return False
+        return self.clean_end != end or not self.epochs or self.epochs[-1].by != self.life
 
     @property
     def slaves(self) -> tuple[Member, ...]:
@@ -120,20 +137,32 @@ class Leadership:
         return tuple(one for one in self.members if one.broker_id != 0)
 
     def begun(self, epochs: tuple[Epoch, ...]) -> Leadership:
-        """It leads: once more, with these epochs."""
-        assert epochs[-1].by == self.name_of_next_life
+        """It leads: once more, with these epochs. The record of the last clean end is void."""
+        life = epochs[-1].by
+        assert life not in self.led_as
+        # A file of an older version does not list its lives.
+        before = self.led_as or tuple(one.by for one in self.epochs if one.member == self.member)
         number = max(self.number, epochs[-1].number)
-        return replace(self, lives=self._lives_seen + 1, epochs=epochs, number=number, waits_as=None)
+        return replace(
+            self, lives=self.lives + 1, led_as=(*before, life)[-MAX_LIVES:], epochs=epochs, number=number,
+            waits_as=None, life=life, clean_end=None,
+        )  # fmt: skip
+
+    def ended_cleanly(self, end: int) -> Leadership:
+        """The leading life was stopped, and everything below `end`, the end of its log, is synced."""
+        assert self.life is not None
+        return replace(self, clean_end=end)
 
     def adopted(self, epochs: tuple[Epoch, ...], number: int, master_role: str | None) -> Leadership:
         """It copies a log of these epochs."""
         return replace(
-            self, epochs=epochs, number=max(self.number, number), master_role=master_role or self.master_role
-        )
+            self, epochs=epochs, number=max(self.number, number), master_role=master_role or self.master_role,
+            life=None, clean_end=None,
+        )  # fmt: skip
 
     def renamed(self, member: str) -> Leadership:
         """It is a copy of another store's directory, and not that store."""
-        return replace(self, member=member, lives=0)
+        return replace(self, member=member, lives=0, led_as=(), life=None, clean_end=None)
 
     def promoted(self, number: int, role: str) -> Leadership:
         assert number > self.number, f"epoch {number} has been"
@@ -142,7 +171,10 @@ class Leadership:
 
     def stood_down(self, number: int, broker_id: int) -> Leadership:
         """Somebody else leads, under this number."""
-        return replace(self, number=max(self.number, number), role="SLAVE", broker_id=broker_id, waits_as=None)
+        return replace(
+            self, number=max(self.number, number), role="SLAVE", broker_id=broker_id, waits_as=None, life=None,
+            clean_end=None,
+        )  # fmt: skip
 
     def waiting(self, broker_id: int | None) -> Leadership:
         """It does not lead before others have answered; None: it need not wait any more."""
@@ -175,6 +207,9 @@ class Leadership:
             "masterRole": self.master_role,
             "members": [to_json(one) for one in self.members],
             "waitsAs": self.waits_as,
+            "ledAs": list(self.led_as),
+            "life": self.life,
+            "cleanEnd": self.clean_end,
         }
         return {key: value for key, value in told.items() if value is not None}
 
@@ -189,6 +224,11 @@ def _is_replaced(old: Member, new: Member) -> bool:
 
 def new_member() -> str:
     """A name that no other store has."""
+    return secrets.token_hex(8)
+
+
+def new_life() -> str:
+    """A name that no other life of a store has, a copy of the store included."""
     return secrets.token_hex(8)
 
 
@@ -214,9 +254,7 @@ class LeadershipFile:
                 f"{self._file.previous.name} is good and may lack the last change. Compare it with the other brokers "
                 "of this name (`pyromq broker status`): if they agree with it, copy it over the file, and start again"
             )
-        found = from_json(Leadership, loaded.value)
-        # A crash in the first save of all left only the copy: a life more than it knows of costs nothing.
-        return found if loaded.source is Source.CURRENT else replace(found, lives=found.lives + 1)
+        return from_json(Leadership, loaded.value)
 
     def save(self, leadership: Leadership) -> None:
         """Returns when it is durable. Raises OSError."""

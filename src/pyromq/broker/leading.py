@@ -7,11 +7,11 @@ leads, wins over the settings of the next start: `pyromq broker promote` is the 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from enum import Enum, auto
 
-from pyromq.broker.leadership import Leadership, LeadershipFile, Member, new_member
+from pyromq.broker.leadership import Leadership, LeadershipFile, Member, new_life, new_member
 from pyromq.config import BrokerConfig
 from pyromq.replication.joining import Epoch, LogExtent, are_of_one_family, begin_epoch, chosen, has_our_tail
 from pyromq.store.platform import what_to_do
@@ -71,6 +71,19 @@ def _of_one_number(number: int, ours: tuple[Epoch, ...], theirs: tuple[Epoch, ..
     return Verdict.STAND_DOWN if their_choice > our_choice else Verdict.OUTRANKED
 
 
+def forgotten_life(ours: LogExtent, leader: BrokerEpochs) -> Epoch | None:
+    """Return the epoch of our log that `leader` led itself and does not know; None if there is none.
+
+    The leader's store was restored from an older copy then: our bytes of that epoch may be acknowledged, and it has
+    no record of them. A crash does not cause this: a leader writes down the name of a life before it leads.
+    """
+    if not leader.member or not leader.led_as:
+        return None
+    own = {*leader.led_as, *(one.by for one in leader.entries)}
+    lives = (one for one in ours.epochs if one.member == leader.member and one.start < ours.end)
+    return next((one for one in lives if one.by not in own), None)
+
+
 def extent_of(told: BrokerEpochs) -> LogExtent:
     return LogExtent(told.start, max(told.end, told.start), epochs_of(told))
 
@@ -88,9 +101,10 @@ def free_id(taken: Iterable[int]) -> int:
 class Leading:
     """Made when the store is open: its lock is the file's too."""
 
-    def __init__(self, file: LeadershipFile, given: BrokerConfig) -> None:
+    def __init__(self, file: LeadershipFile, given: BrokerConfig, new_life: Callable[[], str] = new_life) -> None:
         """Raises CorruptFile."""
         self._file = file
+        self._new_life = new_life
         self._given = given
         self.known: Leadership = file.load()
         self._say_what_wins()
@@ -159,7 +173,7 @@ class Leading:
                 for index, one in enumerate(self.known.epochs)
             ),
             number=self.known.number, member=self.known.member, role=config.role, address=address,
-            ha_address=ha_address,
+            ha_address=ha_address, led_as=self.known.led_as,
         )  # fmt: skip
 
     @property
@@ -170,11 +184,24 @@ class Leading:
     # --- how that changes --------------------------------------------------------------------------------------------
 
     def begin(self, start: int, end: int) -> None:
-        """It leads from here on: every time it starts it is somebody else. Raises OSError."""
+        """It leads from here on, in a life with a random name. Raises OSError.
+
+        A counter would not do: a store that was restored from a disk snapshot would lead under the name of a life
+        that led other bytes, and two different logs would count as one.
+        """
         known = self.known
         number = max(known.number, FIRST_NUMBER)
-        epochs = begin_epoch(self.extent(start, end), number, known.name_of_next_life)
+        epochs = begin_epoch(self.extent(start, end), number, f"{known.member}.{self._new_life()}")
         self._become(known.begun(epochs))
+
+    def has_crashed(self, end: int) -> bool:
+        """Return whether its last leading life ended without a clean stop, with the log ending at `end` now."""
+        return self.known.crashed(end)
+
+    def end_cleanly(self, end: int) -> None:
+        """Record that the leading life was stopped, with everything below `end` synced. Raises OSError."""
+        if not self.config.is_slave and self.known.life is not None:
+            self._become(self.known.ended_cleanly(end))
 
     def adopt(self, primary: BrokerEpochs | None) -> None:
         """It copies this one's log from now on; None: one that knows nothing of epochs. Raises OSError."""

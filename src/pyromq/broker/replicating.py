@@ -17,7 +17,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 
 from pyromq.broker.leadership import Member
-from pyromq.broker.leading import FIRST_NUMBER, Leading, epochs_of, extent_of
+from pyromq.broker.leading import FIRST_NUMBER, Leading, epochs_of, extent_of, forgotten_life
 from pyromq.broker.others import Others, Refused, why_not_trusted
 from pyromq.broker.role_change import Ask, Change
 from pyromq.broker.trust import host_of
@@ -336,6 +336,7 @@ class Replicating:
                 "epoch than ours: it may have lost its store. Stop it and promote this broker (`pyromq broker "
                 "promote`), or empty the store of this one if it is to begin anew"
             )
+        self._refuse_restored(told, address, ours)
         if isinstance(way, CutBack):
             why = (
                 f"{way.until - way.position} bytes from position {way.position} on are not in the log of the master "
@@ -349,6 +350,16 @@ class Replicating:
             log.error("%s; it is put aside, and a new copy begins", why)
             self._change(Change(why=why, begin_anew=True))
             raise Parted(why)
+
+    def _refuse_restored(self, told: BrokerEpochs, address: str, ours: LogExtent) -> None:
+        """Raise Parted if the master forgot a life in which it led our log, and was not promoted since."""
+        life = forgotten_life(ours, told)
+        if life is not None and told.newest <= self._leading.number:
+            raise Parted(
+                f"{address} led our log from position {life.start} on, and does not know it: its store was restored "
+                f"from an older copy, and {ours.end - life.start} bytes here may be acknowledged messages that it "
+                "lacks. Nothing is cut. Promote this broker (`pyromq broker promote`) to keep them"
+            )
 
 
 def _last_before(queue: ConsumeQueue, end: int) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import replace
 from enum import Enum, auto
@@ -75,6 +76,8 @@ class Node:
         role = {"role": "ASYNC_MASTER"} if name == "a" else {"role": "SLAVE", "broker_id": 1}
         self._given = BrokerConfig(name="pair", store=self.config, **role)
         self.fails_soon = False
+        #: Unique like the random names of real lives, and the same for one seed.
+        self._life_names = itertools.count(1)
         #: Bytes that were taken out of the log on purpose, and where they were.
         self.kept: list[tuple[int, bytes]] = []
         self._open()
@@ -85,7 +88,7 @@ class Node:
         self.store.follow()
         self.log = StoreLog(self.store)
         file = LeadershipFile(self.disk, self.store.paths.config, lambda: self.name)
-        self.leading = Leading(file, self._given)
+        self.leading = Leading(file, self._given, lambda: f"{next(self._life_names):x}")
 
     # --- its log -----------------------------------------------------------------------------------------------------
 

@@ -35,6 +35,11 @@ class EpochEntry:
         return {"epoch": self.number, "startOffset": self.start, "endOffset": self.end, "by": self.by}
 
 
+def _lives(value: Json) -> tuple[str, ...]:
+    expect(isinstance(value, list) and len(value) <= MAX_ENTRIES, "a list", value)
+    return tuple(text(one) for one in value)
+
+
 def _entries(value: Json) -> tuple[EpochEntry, ...]:
     objects = some_objects(value)
     if len(objects) > MAX_ENTRIES:
@@ -68,6 +73,8 @@ class BrokerEpochs:
     clock_ms: int = field(default=0, metadata=in_json("clockMillis", OFFSET))
     #: Ours: for one role request or one replication connection of the asker, which has proved the group secret.
     nonce: str = field(default="", metadata=in_json("nonce", text))
+    #: Ours: the names of its last lives as a leader, `EpochEntry.by` of each; empty if it does not say.
+    led_as: tuple[str, ...] = field(default=(), metadata=in_json("ledAs", _lives))
     unknown: Mapping[str, Json] = field(default_factory=dict)
 
     @property
@@ -99,6 +106,7 @@ class BrokerEpochs:
                 "haAddress": self.ha_address,
                 "clockMillis": self.clock_ms,
                 "nonce": self.nonce,
+                "ledAs": list(self.led_as),
             }
         )
 

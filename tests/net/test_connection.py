@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import struct
+import tracemalloc
 import warnings
 from collections.abc import Awaitable, Callable
 
@@ -16,6 +17,7 @@ from pyromq.config import LimitsConfig
 from pyromq.errors import CallTimeout, TopicNotFound, Unreachable
 from pyromq.net.connection import WAITING_BYTES, WRITE_BYTES, Connection
 from pyromq.net.home import READ_BYTES, Home
+from pyromq.net.outbox import CHUNK_BYTES
 from pyromq.net.peer import Peer
 from pyromq.net.service import Answer
 from pyromq.wire.codes import ResponseCode
@@ -108,8 +110,8 @@ def test_large_answers_do_not_pile_up_within_a_turn() -> None:
     async def story() -> None:
         peer = FakeTransport(Home(lambda *_: Response(body=[memoryview(bytes(MIB))])))
         peer.feed(b"".join(request(correlation_id=number) for number in range(8)))
-        assert len(peer.writes) == 8
-        assert max(map(len, peer.writes)) < 2 * WRITE_BYTES
+        assert len(peer.answers) == 8
+        assert max(map(len, peer.writes)) <= CHUNK_BYTES
 
     run(story())
 
@@ -475,23 +477,67 @@ def test_a_peer_that_does_not_take_its_answers_is_not_read_from_until_it_has() -
 
 def test_what_lay_unread_while_a_peer_was_behind_is_looked_at_again() -> None:
     async def story() -> None:
-        home = Home(lambda *_: Response(body=bytes(WRITE_BYTES)), LimitsConfig(max_unsent_bytes_per_connection=MIB))
+        handled: list[int] = []
+
+        def handle(command: Command, _: Peer) -> Answer:
+            handled.append(command.correlation_id)
+            return Response(body=bytes(WRITE_BYTES))
+
+        home = Home(handle, LimitsConfig(max_unsent_bytes_per_connection=MIB))
         peer = FakeTransport(home)
         peer.is_stuck = True
         peer.feed(b"".join(request(correlation_id=number) for number in range(5)) + request()[:7])
-        assert len(peer.answers) == 1
+        assert handled == [0]
         assert home.partial_bytes > 0
         for answered in range(2, 6):
             peer.take_all()
             peer.is_stuck = True
             await turns()
-            assert len(peer.answers) == answered
-        assert [one.correlation_id for one in peer.answers] == list(range(5))
+            assert handled == list(range(answered))
         assert home.partial_bytes == 7
         peer.take_all()
         await turns()
         peer.feed(request()[7:])
         assert len(peer.answers) == 6
+
+    run(story())
+
+
+def test_what_a_peer_takes_in_chunks_arrives_whole_before_the_connection_closes() -> None:
+    async def story() -> None:
+        home = Home(lambda *_: Response(body=bytes(range(256)) * (4 * KIB)))
+        peer = FakeTransport(home)
+        peer.is_stuck = True
+        peer.feed(request())
+        peer.connection.close("a test")
+        for _ in range(20):
+            assert not peer.is_closing() or peer.unsent == 0
+            assert home.unsent_bytes == peer.connection.unsent_bytes == peer.connection.backlog
+            peer.take_all()
+            peer.is_stuck = True
+            await turns()
+        assert peer.is_closing()
+        assert peer.answers[0].body == bytes(range(256)) * (4 * KIB)
+        assert home.unsent_bytes == 0
+
+    run(story())
+
+
+def test_memory_of_a_peer_that_is_cut_off_is_free_in_the_same_turn() -> None:
+    async def story() -> None:
+        home = Home(lambda *_: Response(body=bytes(MIB)), LimitsConfig(max_unsent_bytes_per_connection=2 * MIB,
+                                                                       max_unsent_bytes=4 * MIB))  # fmt: skip
+        tracemalloc.start()
+        peers = [FakeTransport(home, ("10.0.0.1", port)) for port in range(1, 40)]
+        for peer in peers:
+            peer.is_stuck = True
+            peer.feed(request())
+            peer.writes.clear()
+        held = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        assert sum(peer.was_aborted for peer in peers) == 36
+        assert home.unsent_bytes <= 4 * MIB
+        assert held < 6 * MIB
 
     run(story())
 
@@ -522,7 +568,8 @@ def test_above_the_limit_for_all_the_one_that_is_most_behind_is_cut_off(caplog: 
         assert [peer.was_aborted for peer in peers] == [False, True, False, False]
         assert home.unsent_bytes < 620 * KIB
         await turns()
-        assert home.unsent_bytes == sum(peer.unsent for peer in peers if not peer.was_aborted)
+        assert home.unsent_bytes == sum(peer.connection.unsent_bytes for peer in peers if not peer.was_aborted)
+        assert all(peer.unsent <= CHUNK_BYTES for peer in peers), "transports hold their memory until they are closed"
 
     run(story())
     assert len(caplog.messages) == 1

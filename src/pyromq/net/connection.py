@@ -25,6 +25,7 @@ from pyromq.model.message import LOCALHOST, PackedHost
 from pyromq.net.address import pack_address, shown_address
 from pyromq.net.compiled import KERNEL
 from pyromq.net.home import Handle, Home
+from pyromq.net.outbox import CHUNK_BYTES, Outbox
 from pyromq.net.service import answer_for
 from pyromq.net.slices import SLICE_SECONDS, slices_of
 from pyromq.net.tcp_state import is_sent_in_vain
@@ -52,6 +53,8 @@ WATCH_SECONDS = 0.05
 SLOW_SECONDS = 1.0
 #: How long a peer has to take its last answers and close, before we do.
 LINGER_SECONDS = 1.0
+#: How often a connection that is to end looks whether everything has left.
+OUTBOX_SECONDS = 0.05
 #: Correlation ids are 32-bit numbers, and not negative.
 _ID_MASK = 0x7FFFFFFF
 
@@ -64,7 +67,7 @@ class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_calls", "_due", "_flush_is_due", "_frames", "_home", "_in_flight", "_in_flight_bytes", "_is_closed",
         "_is_halted", "_is_leaving", "_is_reading_paused", "_is_watching", "_last_id", "_last_tick", "_loop", "_lost",
-        "_oldest", "_out", "_out_bytes", "_slices", "_slow_s", "_stalled_since", "_taken", "_transport",
+        "_oldest", "_out", "_out_bytes", "_outbox", "_slices", "_slow_s", "_stalled_since", "_taken", "_transport",
         "_waits_for_turn", "_written", "address", "host", "inlet", "packed_address", "partial_bytes", "unsent_bytes",
     )  # fmt: skip
 
@@ -97,8 +100,9 @@ class Connection(asyncio.BufferedProtocol):
         self._written = 0
         self._taken = 0
         self._stalled_since = 0
-        #: Bytes that the transport still has.
+        #: Bytes that the peer has not taken, as they were counted last: the transport's and the outbox's.
         self.unsent_bytes = 0
+        self._outbox = Outbox()
 
         #: Requests of our own that wait for an answer.
         self._calls: dict[int, asyncio.Future[Command]] = {}
@@ -166,8 +170,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._home.behind.discard(self)
-        self._count_unsent(0)
-        self._tell_inlet()
+        self._write_on()
 
     # --- what the home's intake calls, where there is one ------------------------------------------------------------
 
@@ -401,7 +404,7 @@ class Connection(asyncio.BufferedProtocol):
         taken = self._written - size
         if taken != self._taken:
             self._taken, self._stalled_since = taken, self._home.tick
-            self._count_unsent(size)
+            self._count_unsent(size + self._outbox.size)
         return self._home.tick - self._stalled_since > ticks_allowed
 
     # --- answers -----------------------------------------------------------------------------------------------------
@@ -460,7 +463,10 @@ class Connection(asyncio.BufferedProtocol):
         self._flush_is_due = False
         if self._out:
             self._write_out()
-        if self._is_closed and self._transport is not None:
+        self._close_if_done()
+
+    def _close_if_done(self) -> None:
+        if self._is_closed and self._transport is not None and not self._outbox.size:
             self._leave_intake()
             self._transport.close()
 
@@ -473,10 +479,31 @@ class Connection(asyncio.BufferedProtocol):
             if sent == len(data):
                 return
             data = memoryview(data)[sent:]
-        self._written += len(data)
-        self._transport.write(data)
-        if self in self._home.behind:
-            self._count_unsent(self._transport.get_write_buffer_size())
+        if self._outbox.size or len(data) > CHUNK_BYTES:
+            self._outbox.put(bytes(data))
+            del out, data  # the outbox has its own copy
+            self._write_on()
+        else:
+            self._written += len(data)
+            self._transport.write(data)
+            self._count_if_behind()
+
+    def _write_on(self) -> None:
+        """Give the transport what waits here, as long as the peer takes it."""
+        transport = self._transport
+        while self._outbox.size and self not in self._home.behind:
+            if transport is None or transport.is_closing():
+                return
+            chunk = self._outbox.next_chunk()
+            self._written += len(chunk)
+            transport.write(chunk)
+        self._count_if_behind()
+        self._tell_inlet()
+        self._close_if_done()
+
+    def _count_if_behind(self) -> None:
+        if self._transport is not None and (self.unsent_bytes or self in self._home.behind):
+            self._count_unsent(self._transport.get_write_buffer_size() + self._outbox.size)
 
     # --- asking the other end ----------------------------------------------------------------------------------------
 
@@ -502,7 +529,8 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def backlog(self) -> int:
         """Bytes that wait to leave."""
-        return self._out_bytes + (0 if self._transport is None else self._transport.get_write_buffer_size())
+        written = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return self._out_bytes + self._outbox.size + written
 
     async def call(self, request: Request, timeout_s: float) -> Command:
         if not self.is_open:
@@ -613,6 +641,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_closed = self._is_halted = True
         self._out.clear()
         self._out_bytes = 0
+        self._outbox.clear()
         self._frames = Reassembly()
         self._count_partial(moved_on=True)
         self._home.behind.discard(self)
@@ -627,6 +656,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._lost = self._loop.create_future()
         self._flush()
+        while self._outbox.size:
+            await asyncio.wait((self._lost,), timeout=OUTBOX_SECONDS)
         if self.is_open and self._transport.can_write_eof():
             # Closing while the peer still sends would make its system throw away answers that it has not read.
             self._is_leaving = True

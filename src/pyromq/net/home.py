@@ -16,6 +16,7 @@ from pyromq.clock import Clock, SystemClock
 from pyromq.config import LimitsConfig
 from pyromq.errors import NotSupported
 from pyromq.net.complaints import Complaints
+from pyromq.net.memory import Released
 from pyromq.net.peer import Peer
 from pyromq.net.service import Answer
 from pyromq.wire.codes import code_name
@@ -89,6 +90,7 @@ class Home:
         #: Connections whose peers have not taken all that was written, and how many bytes that is in all.
         self.behind: set[Connection] = set()
         self.unsent_bytes = 0
+        self.released = Released()
         #: Connections with the half of a frame, the oldest first, and the tick at which it began.
         self.partial: dict[Connection, int] = {}
         self.partial_bytes = 0
@@ -114,6 +116,8 @@ class Home:
 
     def count_unsent(self, more: int) -> None:
         self.unsent_bytes += more
+        if more < 0:
+            self.released.count(-more)
         while self.unsent_bytes > self.limits.max_unsent_bytes and self.behind:
             most = max(self.behind, key=lambda one: one.unsent_bytes)
             most.abort(

@@ -197,6 +197,7 @@ class Server(Home):
         self._close_idle()
         self._cut_off_stalled()
         self._cut_off_unfinished()
+        self.released.give_back()
         self.complaints.settle()
 
     def _ticks(self, limit_ms: int) -> int:

@@ -4,7 +4,8 @@
     ├── ConfigError                  a setting that cannot be used; names the setting
     ├── IllegalMessage               a message the store must not take: the sender's fault, retrying is no help
     │   ├── IllegalName              a topic or group that cannot be called so
-    │   └── OutOfSequence            a numbered message whose predecessor is missing; has the number that is expected
+    │   ├── OutOfSequence            a numbered message whose predecessor is missing; has the number that is expected
+    │   └── RepeatNotFound           a numbered message that was stored once, and is not in the log any more
     ├── StoreError
     │   ├── StoreLocked              another process has the directory; names its pid
     │   ├── StoreClosed              used before it was opened or after it was closed
@@ -29,6 +30,7 @@
     │   ├── NotEnoughReplicas        too few copies are in sync for a message to be accepted
     │   ├── SlavesLate               stored here, and perhaps nowhere else: slaves did not report it in time
     │   ├── NoPermission             the topic, the group or the broker does not allow it
+    │   │   └── WriterNotIssued      a numbered message without the proof of an identity that this broker issued
     │   ├── TopicNotFound            no such topic here, and none may be made
     │   ├── TopicExists              a topic of that name is there already
     │   ├── GroupNotFound            no such consumer group here, and none may be made
@@ -103,6 +105,10 @@ class OutOfSequence(IllegalMessage):
     def __init__(self, message: str, expected: str) -> None:
         super().__init__(message)
         self.expected = expected
+
+
+class RepeatNotFound(IllegalMessage):
+    """A numbered message that was stored before and cannot be found in the log: neither acknowledged nor stored."""
 
 
 class StoreError(PyroMQError):
@@ -306,6 +312,14 @@ SLAVES_LATE = "the message is stored here, and no slave has confirmed it in time
 
 class NoPermission(ServiceError):
     code = 16  # NO_PERMISSION
+
+
+class WriterNotIssued(NoPermission):
+    """A numbered message whose writer is not proved. `may_renew`: a new token of this broker would prove it."""
+
+    def __init__(self, message: str, *, may_renew: bool) -> None:
+        super().__init__(message)
+        self.may_renew = may_renew
 
 
 class TopicNotFound(ServiceError):

@@ -10,13 +10,19 @@ from typing import Any
 from broker.fakes import STORE_HOST, FakePeer, Parts
 from pyromq.broker.delays import Delays
 from pyromq.broker.processors.send import SendProcessor
+from pyromq.client.sending.writer_identity import writer_identity
 from pyromq.model.message import StoredMessage
 from pyromq.model.topic import TopicConfig
 from pyromq.records.batch import encode_batch
-from pyromq.wire.requests import SendMessage
+from pyromq.wire.requests import IssueWriter, SendMessage
 from pyromq.wire.responses import Response
 
-WRITER = "query-7/3"
+NAME = "query-7"
+WRITER = f"{writer_identity(NAME).writer}/3"
+
+
+def writer_named(name: str) -> str:
+    return f"{writer_identity(name).writer}/0"
 
 
 def number(batch: int, index: int, writer: str = WRITER) -> dict[str, str]:
@@ -52,8 +58,18 @@ class Scene:
 
     # --- writers -----------------------------------------------------------------------------------------------------
 
+    def token(self, name: str = NAME) -> str:
+        """As a writer gets it from the broker."""
+        return self.parts.numbered.issue(IssueWriter(seed=writer_identity(name).seed), FakePeer()).token
+
     def request(
-        self, properties: list[dict[str, str]], *, topic: str = "orders", queue: int = 0, batch: bool = True
+        self,
+        properties: list[dict[str, str]],
+        *,
+        topic: str = "orders",
+        queue: int = 0,
+        batch: bool = True,
+        token: str | None = None,
     ) -> SendMessage:
         entries = [(0, as_text(one).encode(), as_text(one).encode()) for one in properties]
         return SendMessage(
@@ -63,6 +79,7 @@ class Scene:
             body=encode_batch(entries) if batch else b"body",
             properties="" if batch else as_text(properties[0]),
             batch=batch,
+            writer_token=token or self.token(),
         )
 
     def start(self, request: SendMessage) -> Awaitable[Response] | Response:
@@ -75,10 +92,11 @@ class Scene:
 
         return asyncio.run(wait())
 
-    def send(self, batch: int, first: int, count: int = 1, *, writer: str = WRITER, queue: int = 0) -> Response:
+    def send(self, batch: int, first: int, count: int = 1, *, name: str = NAME, queue: int = 0) -> Response:
         """Some messages of a batch, one behind the other, in one request."""
+        writer = WRITER if name == NAME else writer_named(name)
         numbers = [number(batch, first + place, writer) for place in range(count)]
-        return self.ask(self.request(numbers, queue=queue))
+        return self.ask(self.request(numbers, queue=queue, token=self.token(name)))
 
     def send_one(self, batch: int, index: int, *, topic: str = "orders", queue: int = 0, **more: str) -> Response:
         request = self.request([{**number(batch, index), **more}], topic=topic, queue=queue, batch=False)

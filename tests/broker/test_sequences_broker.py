@@ -8,15 +8,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from broker.numbered_scene import as_text, number, numbers
+from broker.numbered_scene import NAME, WRITER, as_text, number, numbers
 from pyromq.broker.assembly import Broker
+from pyromq.client.sending.writer_identity import writer_identity
 from pyromq.config import BrokerConfig, StoreConfig
 from pyromq.model.topic import TopicConfig
 from pyromq.net.client import Client
 from pyromq.records import record
 from pyromq.wire.admin_requests import DeleteTopic, GetRuntimeInfo
 from pyromq.wire.command import Command
-from pyromq.wire.requests import Request, SendMessage
+from pyromq.wire.requests import IssueWriter, Request, SendMessage
 
 
 class Running:
@@ -25,12 +26,20 @@ class Running:
     def __init__(self, broker: Broker, client: Client) -> None:
         self.broker = broker
         self._client = client
+        self.token: str | None = None
 
     async def call(self, request: Request) -> Command:
         return await self._client.call(self.broker.address, request)
 
     async def send(self, batch: int, index: int) -> Command:
-        return await self.call(message(as_text({"TAGS": "red", **number(batch, index)})))
+        request = message(as_text({"TAGS": "red", **number(batch, index)}))
+        request.writer_token = self.token
+        return await self.call(request)
+
+    async def ask_for_identity(self) -> None:
+        answer = await self.call(IssueWriter(seed=writer_identity(NAME).seed))
+        assert WRITER.startswith(answer.fields["writer"] + "/")
+        self.token = answer.fields["writerToken"]
 
     def make_topic(self) -> None:
         assert self.broker.parts is not None
@@ -58,7 +67,9 @@ async def running(root: Path) -> AsyncIterator[Running]:
     client = Client()
     try:
         async with asyncio.timeout(60), Broker(BrokerConfig(listen_port=0, store=store)).running() as broker:
-            yield Running(broker, client)
+            here = Running(broker, client)
+            await here.ask_for_identity()
+            yield here
     finally:
         await client.close()
 

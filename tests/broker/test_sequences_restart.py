@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from broker.fakes import Parts
-from broker.numbered_scene import Scene, numbers
+from broker.numbered_scene import WRITER, Scene, numbers, writer_named
 from pyromq.broker import sequence_keeper
 from pyromq.broker.sequence_file import FILE, Snapshot, WritersFile, snapshot_from_json, snapshot_to_json
-from pyromq.broker.sequences import Newest, Stream
+from pyromq.broker.sequences import BatchEnd, Newest, Stream
 from pyromq.clock import ManualClock
 from pyromq.config import FlushConfig
-from pyromq.errors import NotNow, WrongShape
+from pyromq.errors import NotNow, RepeatNotFound, WrongShape
 from pyromq.model.message import Draft
 from pyromq.model.topic import TopicConfig
 from pyromq.testing.crash_choice import CrashMode
@@ -38,7 +38,7 @@ def file_of(scene: Scene) -> Snapshot | None:
 
 def test_the_file_holds_what_it_was_given() -> None:
     stream = Stream(b"orders", 3, "größe/0".encode())
-    snapshot = Snapshot(4096, [(stream, Newest(5, 299, 1_700_000_000_000))])
+    snapshot = Snapshot(4096, [(stream, Newest(5, 299, 1_700_000_000_000, 4000, (BatchEnd(4, 7, 2000),)))])
     assert snapshot_from_json(snapshot_to_json(snapshot)) == snapshot
 
 
@@ -48,9 +48,11 @@ def test_the_file_holds_what_it_was_given() -> None:
         {},
         {"position": -1, "writers": []},
         {"position": 1},
-        {"position": 1, "writers": [["orders", 0, "w", 1, 2]]},
-        {"position": 1, "writers": [["orders", 0, "w", 1, -2, 3]]},
-        {"position": 1, "writers": [["orders", 0, "w", True, 2, 3]]},
+        {"position": 1, "writers": [["orders", 0, "w", 1, 2, 3]]},
+        {"position": 1, "writers": [["orders", 0, "w", 1, []]]},
+        {"position": 1, "writers": [["orders", 0, "w", 1, [[1, 2]]]]},
+        {"position": 1, "writers": [["orders", 0, "w", 1, [[1, -2, 3]]]]},
+        {"position": 1, "writers": [["orders", 0, "w", 1, [[True, 2, 3]]]]},
     ],
 )
 def test_a_file_of_another_shape_is_damaged(form: dict[str, Any]) -> None:
@@ -134,7 +136,7 @@ def test_a_log_that_was_cut_below_the_file_is_read_from_its_start(caplog: pytest
     scene.send(0, 0, 5)
     saved = file_of(scene)
     assert saved is not None
-    late = Snapshot(10**6, [(Stream(b"orders", 0, b"query-7/3"), Newest(9, 9, 0))])
+    late = Snapshot(10**6, [(Stream(b"orders", 0, WRITER.encode()), Newest(9, 9, 0, 10**6))])
     WritersFile(scene.parts.disk, scene.parts.store.paths.config).save(late)
     scene = scene.killed()
     assert "the log was cut" in caplog.text
@@ -155,7 +157,7 @@ def test_a_damaged_file_is_made_good_from_the_log(caplog: pytest.LogCaptureFixtu
     assert file_of(scene) is not None
 
 
-def test_what_retention_took_from_the_log_is_known_by_the_file() -> None:
+def test_a_repeat_that_retention_took_from_the_log_is_an_error_and_never_acknowledged() -> None:
     scene = Scene(store={"segment_bytes": 64 * 1024})
     scene.send(0, 0, 5)
     asyncio.run(scene.parts.writers.save())
@@ -166,7 +168,11 @@ def test_what_retention_took_from_the_log_is_known_by_the_file() -> None:
     scene.parts.store.log.files.remove_first()
     scene.parts.store.save_recover_point()
     scene = scene.killed()
-    assert scene.send(0, 0, 6).more["repeated"] == "5"
+    for first, count in ((0, 5), (0, 6), (4, 2)):
+        with pytest.raises(RepeatNotFound, match=r"batch 0 .* is not in the log any more"):
+            scene.send(0, first, count)
+    assert scene.send(0, 5).code == 0, "the next one is no repeat"
+    assert scene.send(1, 0).code == 0
 
 
 def test_writers_that_rested_too_long_are_not_known_after_a_restart() -> None:
@@ -174,10 +180,12 @@ def test_writers_that_rested_too_long_are_not_known_after_a_restart() -> None:
     scene = Scene(writers_remembered_hours=2, clock=clock)
     scene.send(0, 0, 5)
     clock.advance(3600)
-    scene.send(0, 0, writer="another")
+    scene.send(0, 0, name="another")
     clock.advance(3601)
     scene = scene.restarted()
-    assert [stream.writer for stream, _ in scene.parts.writers.sequences.entries()] == [b"another"]
+    assert [stream.writer for stream, _ in scene.parts.writers.sequences.entries()] == [
+        writer_named("another").encode()
+    ]
 
 
 # --- topics that go --------------------------------------------------------------------------------------------------

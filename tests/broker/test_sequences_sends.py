@@ -97,7 +97,7 @@ def test_queues_and_writers_are_apart() -> None:
     scene = Scene()
     for queue in range(2):
         for writer in ("a", "b"):
-            assert scene.send(0, 0, 2, writer=writer, queue=queue).code == 0
+            assert scene.send(0, 0, 2, name=writer, queue=queue).code == 0
     assert scene.stored(0) == scene.stored(1) == ["0:0", "0:1", "0:0", "0:1"]
 
 

@@ -19,11 +19,12 @@ import pytest
 
 from chaos.client import Gone, Wire, connected, read_queue, send
 from chaos.server import Server
+from pyromq.client.sending.writer_identity import writer_identity
 from pyromq.records.batch import encode_batch
 from pyromq.wire.admin_requests import GetRuntimeInfo, UpdateTopic
 from pyromq.wire.codes import RequestCode, ResponseCode
 from pyromq.wire.command import Command
-from pyromq.wire.requests import EndTransaction
+from pyromq.wire.requests import EndTransaction, IssueWriter
 
 KILLS = int(os.environ.get("PYROMQ_CHAOS_KILLS", "5"))
 TOPIC, QUEUES = "numbered", 2
@@ -77,8 +78,11 @@ class Writer:
     rng: random.Random
     batch: int = 0
     repeated: int = 0
+    token: str = ""
 
     async def write_batch(self, wire: Wire) -> None:
+        issued = await wire.call(IssueWriter(seed=writer_identity(self.name).seed))
+        self.token = issued.fields["writerToken"]
         under_way: list[asyncio.Future[Command]] = []
         first = 0
         while first < BATCH:
@@ -93,13 +97,16 @@ class Writer:
 
     def request(self, first: int, count: int) -> Command:
         entries = [(0, self.body(index), self.properties(index)) for index in range(first, first + count)]
-        return send(TOPIC, encode_batch(entries), self.queue, code=RequestCode.SEND_BATCH_MESSAGE)
+        request = send(TOPIC, encode_batch(entries), self.queue, code=RequestCode.SEND_BATCH_MESSAGE)
+        request.fields["writerToken"] = self.token
+        return request
 
     def body(self, index: int) -> bytes:
         return f"{self.name} {self.batch}:{index} ".encode() + b"." * 100
 
     def properties(self, index: int) -> bytes:
-        return f"PYROMQ_WRITER\x01{self.name}\x02PYROMQ_SEQUENCE\x01{self.batch}:{index}\x02".encode()
+        writer = writer_identity(self.name).writer
+        return f"PYROMQ_WRITER\x01{writer}\x02PYROMQ_SEQUENCE\x01{self.batch}:{index}\x02".encode()
 
     async def answered(self, waiting: asyncio.Future[Command]) -> None:
         answer = await waiting

@@ -10,15 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyromq.client.sending.parcel import Parcel
+from pyromq.client.sending.writer_identity import WriterTokens, writer_identity
 from pyromq.errors import (
     CallTimeout,
     IllegalMessage,
     NoPermission,
+    NotNow,
     PyroMQError,
     SendFailed,
     SendUnknown,
     TopicNotFound,
     Unreachable,
+    WriterNotIssued,
 )
 from pyromq.model.queue import MessageQueue
 from pyromq.spark import sink_outlet
@@ -48,7 +51,9 @@ class Brokers:
         self.most_under_way = 0
         self._under_way = 0
 
-    async def send(self, parcel: Parcel, queue: MessageQueue, timeout_s: float) -> asyncio.Future[Command]:
+    async def send(
+        self, parcel: Parcel, queue: MessageQueue, timeout_s: float, writer: object = None
+    ) -> asyncio.Future[Command]:
         if queue.broker_name == self.away:
             raise Unreachable(f"{self.away} is away")
         await asyncio.sleep(0)
@@ -246,3 +251,47 @@ def test_what_did_not_leave_is_not_stored() -> None:
     assert not tries.may_be_stored
     judge(Unreachable("broke off"), tries, "a")
     assert tries.may_be_stored
+
+
+# --- identities of writers -------------------------------------------------------------------------------------------
+
+
+def test_a_token_of_an_earlier_life_of_a_broker_is_asked_for_again() -> None:
+    refusal = Command(code=ResponseCode.NO_PERMISSION, reason="ask again", fields={"writerToken": "renew"})
+    error = judge(refusal, Tries(0.0), "a")
+    assert isinstance(error, WriterNotIssued), "it is tried again, and nothing was stored"
+    with pytest.raises(NoPermission):
+        judge(Command(code=ResponseCode.NO_PERMISSION, reason="never"), Tries(0.0), "a")
+
+
+class Issuing:
+    """In place of a `Session`."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.problem: PyroMQError | None = None
+
+    async def ask(self, address: str, request: Any) -> Command:
+        self.asked.append(address)
+        if self.problem is not None:
+            raise self.problem
+        return Command(code=OK, fields={"writer": "w", "writerToken": f"token {len(self.asked)}"})
+
+
+def test_a_token_is_asked_for_once_at_each_broker_and_again_when_it_was_refused() -> None:
+    async def story() -> None:
+        session = Issuing()
+        tokens = WriterTokens(session)  # type: ignore[arg-type]
+        identity = writer_identity("query")
+        for _ in range(3):
+            assert await tokens.token("a:1", identity) == "token 1"
+        assert await tokens.token("b:1", identity) == "token 2"
+        tokens.forget("a:1")
+        assert await tokens.token("a:1", identity) == "token 3"
+        assert await tokens.token("b:1", identity) == "token 2"
+        tokens.forget("a:1")
+        session.problem = NotNow("not now")
+        with pytest.raises(Unreachable, match="issues no identity"):
+            await tokens.token("a:1", identity)
+
+    asyncio.run(story())

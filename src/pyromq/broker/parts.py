@@ -318,6 +318,7 @@ class Parts:
     def _of_clients(self) -> dict[type[Request], Handler]:
         return {
             requests.SendMessage: self._send,
+            requests.IssueWriter: self.numbered.issue,
             requests.SendReply: self.reply.reply,
             requests.SendBack: self._answered_when_saved(self.send_back.send_back),
             requests.EndTransaction: self.transaction.end,

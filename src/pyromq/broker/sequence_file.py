@@ -1,10 +1,11 @@
 """`config/writers.json`: what is known of writers that number their messages, up to a position of the log.
 
-    {"position": 4096, "writers": [["orders", 0, "query-7/3", 12, 299, 1700000000000], …]}
+    {"position": 4096, "writers": [["orders", 0, "w04…9f/3", 1700000000000, [[11, 300, 2048], [12, 299, 3072]]], …]}
 
-of each stream: topic, queue, writer, batch and index of its newest message, and when that was stored; the one that
-rested longest comes first. What came behind the position is found in the log itself. The file is there from before the
-first numbered message on: where there is none, no message of the log has a number.
+of each stream: topic, queue, writer, when its newest message was stored, and of the last batches, oldest first, the
+number of the batch, index and log position of its last message; the one that rested longest comes first. What came
+behind the position is found in the log itself. The file is there from before the first numbered message on: where there
+is none, no message of the log has a number.
 """
 
 from __future__ import annotations
@@ -12,14 +13,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from pyromq.broker.sequences import Newest, Stream
+from pyromq.broker.sequences import BatchEnd, Newest, Stream
 from pyromq.model.json_form import COUNT, OFFSET, Json, JsonObject, expect, text
 from pyromq.store.config_files import JsonFile
 from pyromq.store.disk import Disk
 
 FILE = "writers.json"
 _POSITION, _WRITERS = "position", "writers"
-_FIELDS = 6
+_FIELDS = 5
+_END_FIELDS = 3
 
 
 class Snapshot(NamedTuple):
@@ -47,7 +49,11 @@ class WritersFile:
 
 def snapshot_to_json(snapshot: Snapshot) -> JsonObject:
     writers = [
-        [stream.topic.decode(), stream.queue_id, stream.writer.decode(), *newest] for stream, newest in snapshot.entries
+        [
+            *(stream.topic.decode(), stream.queue_id, stream.writer.decode(), newest.stored_ms),
+            [list(end) for end in (*newest.earlier, newest.end)],
+        ]
+        for stream, newest in snapshot.entries
     ]
     return {_POSITION: snapshot.position, _WRITERS: writers}
 
@@ -61,6 +67,14 @@ def snapshot_from_json(value: JsonObject) -> Snapshot:
 
 def _entry(value: Json) -> tuple[Stream, Newest]:
     expect(isinstance(value, list) and len(value) == _FIELDS, f"{_FIELDS} fields of a writer", value)
-    topic, queue_id, writer, batch, index, stored_ms = value
+    topic, queue_id, writer, stored_ms, ends = value
     stream = Stream(text(topic).encode(), COUNT(queue_id), text(writer).encode())
-    return stream, Newest(OFFSET(batch), OFFSET(index), OFFSET(stored_ms))
+    expect(isinstance(ends, list) and bool(ends), "the ends of batches", ends)
+    *earlier, newest = [_end(one) for one in ends]
+    return stream, Newest(newest.batch, newest.number, OFFSET(stored_ms), newest.position, tuple(earlier))
+
+
+def _end(value: Json) -> BatchEnd:
+    expect(isinstance(value, list) and len(value) == _END_FIELDS, f"{_END_FIELDS} numbers of a batch", value)
+    batch, number, position = value
+    return BatchEnd(OFFSET(batch), OFFSET(number), OFFSET(position))

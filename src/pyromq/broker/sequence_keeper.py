@@ -19,8 +19,8 @@ from collections import deque
 
 from pyromq.broker.clamping import COPIES_OF_A_TABLE, LogEnds
 from pyromq.broker.sequence_file import FILE, Snapshot, WritersFile
-from pyromq.broker.sequence_scan import numbered_records
-from pyromq.broker.sequences import Sequences
+from pyromq.broker.sequence_scan import numbered_at, numbered_records
+from pyromq.broker.sequences import BatchEnd, Sequences, Stream
 from pyromq.clock import Clock
 from pyromq.errors import CorruptFile, NotNow, StoreFenced
 from pyromq.model.ids import LogPosition, QueueOffset
@@ -110,11 +110,21 @@ class SequenceKeeper:
 
     def _read_log(self, start: int, end: int) -> None:
         start = max(start, self._store.log.start)
-        for message, stored_ms in numbered_records(self._store.log.files, start, end):
-            self.sequences.stored((message,), stored_ms)
+        for message, stored_ms, position in numbered_records(self._store.log.files, start, end):
+            self.sequences.stored(((message, position),), stored_ms)
         self.sequences.forget_old(self._clock.now_ms())
         self._read_to = end
         log.info("%d writers are remembered; the log was read from %d to %d", len(self.sequences), start, end)
+
+    def holds(self, stream: Stream, end: BatchEnd) -> bool:
+        """Return whether the end of a batch is in the log, at the position that the table has."""
+        store = self._store
+        if not store.log.start <= end.position < store.marks.appended.value:
+            return False
+        if end.position >= store.copyable.value:
+            return True  # appended in this life, and not in a file yet
+        found = numbered_at(store.log.files, end.position)
+        return found is not None and (found.stream, found.batch, found.number) == (stream, end.batch, end.number)
 
     # --- a copy ------------------------------------------------------------------------------------------------------
 
@@ -130,8 +140,8 @@ class SequenceKeeper:
             log.warning("writers are not remembered yet, and are tried again: %s", trouble)
             return
         while self._read_to < (end := self._next_end()):
-            for message, stored_ms in numbered_records(self._store.log.files, self._read_to, end):
-                self.sequences.stored((message,), stored_ms)
+            for message, stored_ms, position in numbered_records(self._store.log.files, self._read_to, end):
+                self.sequences.stored(((message, position),), stored_ms)
             self._read_to = end
             await asyncio.sleep(0)
 

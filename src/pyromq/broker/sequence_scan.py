@@ -20,26 +20,40 @@ log = logging.getLogger("pyromq.broker")
 _NAME = re.compile(re.escape(WRITER + b"\x01"))
 
 
-def numbered_records(files: SegmentedFile, start: int, end: int) -> Iterator[tuple[Numbered, int]]:
-    """The numbered messages between two positions, which are where records begin, and when each was stored."""
+def numbered_records(files: SegmentedFile, start: int, end: int) -> Iterator[tuple[Numbered, int, int]]:
+    """Yield the numbered messages between two positions, where records begin: each with store time and position."""
     for segment in list(files.segments):
         if segment.end > start and segment.base < end:
             yield from _in_segment(segment, max(start - segment.base, 0), min(end - segment.base, segment.size))
 
 
-def _in_segment(segment: Segment, at: int, limit: int) -> Iterator[tuple[Numbered, int]]:
+def numbered_at(files: SegmentedFile, position: int) -> Numbered | None:
+    """Return the numbered message whose record begins at a position; None if there is none."""
+    segment = files.find(position)
+    if segment is None:
+        return None
+    spans = record.spans_of(segment.buffer, position - segment.base, segment.size)
+    return None if isinstance(spans, str) else _message(segment, position - segment.base, spans)
+
+
+def _in_segment(segment: Segment, at: int, limit: int) -> Iterator[tuple[Numbered, int, int]]:
     buffer = segment.buffer
     while (found := _NAME.search(buffer, at, limit)) is not None:
         holder = _record_around(segment, at, found.start(), limit)
         if holder is None:
             return
         at, spans = holder
-        queue_id = layout.HEAD.unpack_from(buffer, at)[3]
-        topic = bytes(buffer[spans.topic : spans.topic_end])
-        message = numbered_record(topic, queue_id, bytes(buffer[spans.properties : spans.properties_end]))
+        message = _message(segment, at, spans)
         if message is not None:
-            yield message, layout.STORED_AT.unpack_from(buffer, spans.store_timestamp_at)[0]
+            yield message, layout.STORED_AT.unpack_from(buffer, spans.store_timestamp_at)[0], segment.base + at
         at += spans.total_size
+
+
+def _message(segment: Segment, at: int, spans: record.Spans) -> Numbered | None:
+    buffer = segment.buffer
+    queue_id = layout.HEAD.unpack_from(buffer, at)[3]
+    topic = bytes(buffer[spans.topic : spans.topic_end])
+    return numbered_record(topic, queue_id, bytes(buffer[spans.properties : spans.properties_end]))
 
 
 def _record_around(segment: Segment, at: int, wanted: int, limit: int) -> tuple[int, record.Spans] | None:

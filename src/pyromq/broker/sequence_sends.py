@@ -5,24 +5,30 @@ stops in the middle, because the disk is full, leaves the table where the log is
 
 The answer names all messages of the request in their order. Where a repeat is nobody looks up: its id has the position
 `FFFFFFFFFFFFFFFF`, and the offset is that of the first message that was stored now, or -1. A repeat is acknowledged
-when the broker's promise holds for all that is in the log: the message that it repeats is a part of that.
+when the broker's promise holds for all that is in the log: the message that it repeats is a part of that. If its batch
+ends nowhere in the log, because retention removed it, the repeat is refused.
+
+Every numbered send proves the identity of its writer by a token (see `writer_identities`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from pyromq.broker.sequence_keeper import SequenceKeeper
-from pyromq.broker.sequences import MARKER, Numbered, are_counted, numbered
+from pyromq.broker.sequences import MARKER, MAX_STREAMS, BatchEnd, Numbered, Stream, are_counted, numbered
 from pyromq.broker.writer import Writer
+from pyromq.broker.writer_identities import WriterIdentities, id_of
 from pyromq.clock import Clock
-from pyromq.errors import DiskFull, IllegalMessage, OutOfSequence, PyroMQError
+from pyromq.errors import DiskFull, IllegalMessage, OutOfSequence, PyroMQError, RepeatNotFound, WriterNotIssued
 from pyromq.model.ids import LogPosition
 from pyromq.model.message import AppendedAt, Draft, PackedHost
+from pyromq.net.peer import Peer
 from pyromq.records.message_id import encode_message_id, encode_message_ids
+from pyromq.wire.requests import IssueWriter, WriterIssued
 from pyromq.wire.responses import Response, SendReceipt
 
 #: The position of a message that is somewhere in the log.
@@ -30,6 +36,8 @@ SOMEWHERE = LogPosition(2**64 - 1)
 UNKNOWN_OFFSET = -1
 #: Fields of the answer: how many of the messages were repeats; the number that would be stored next.
 REPEATED, EXPECTED = "repeated", "expected"
+#: A field of a refusal: the writer is to ask for its identity again.
+RENEW_FIELD, RENEW = "writerToken", "renew"
 
 
 @dataclass(slots=True)
@@ -76,16 +84,28 @@ class NumberedSends:
         self._opening: asyncio.Task[None] | None = None
         #: Repeats that were not stored.
         self.repeats = 0
+        self.identities = WriterIdentities(keeper.sequences.streams_of)
 
     @property
     def writers(self) -> int:
         """How many are remembered, each for every queue it writes to."""
         return len(self._keeper.sequences)
 
+    def issue(self, request: IssueWriter, peer: Peer) -> WriterIssued:
+        """Handle a request for an identity. Raises BadRequest, NotNow."""
+        writer, token = self.identities.issue(request.seed, peer.address.rpartition(":")[0])
+        return WriterIssued(writer=writer, token=token)
+
     def send(
-        self, drafts: list[Draft], messages: list[Numbered], answering: Answering
+        self, drafts: list[Draft], messages: list[Numbered], answering: Answering, token: str | None
     ) -> Awaitable[Response] | Response:
-        """Store those of the drafts that are no repeats, by their numbers. Raises NotNow, DiskFull, StoreFenced."""
+        """Store those of the drafts that are no repeats, by their numbers. Raises NotNow, DiskFull, StoreFenced,
+        RepeatNotFound."""
+        try:
+            self.identities.verify({message.stream.writer for message in messages}, token)
+        except WriterNotIssued as refused:
+            more = {RENEW_FIELD: RENEW} if refused.may_renew else {}
+            return Response(code=refused.code, reason=str(refused), more=more)
         if self._keeper.is_ready:
             return self._store(_Parcel(drafts, messages, answering))
         # What was received is no longer there when this turn of the loop is over.
@@ -129,9 +149,11 @@ class NumberedSends:
     def _store(self, parcel: _Parcel) -> Awaitable[Response] | Response:
         drafts, messages, answering = parcel
         try:
-            fresh = self._keeper.sequences.decide(messages, self._clock.now_ms())
+            fresh, repeated, new_streams = self._keeper.sequences.decide(messages, self._clock.now_ms())
         except OutOfSequence as gap:
             return Response(code=gap.code, reason=str(gap), more={EXPECTED: gap.expected})
+        self._require_found(repeated)
+        self.identities.require_room(id_of(messages[0].stream.writer) or b"", new_streams, MAX_STREAMS // 4)
         receipts = self._append([drafts[place] for place in fresh], [messages[place] for place in fresh])
         positions = [SOMEWHERE] * len(drafts)
         for place, receipt in zip(fresh, receipts, strict=True):
@@ -143,6 +165,15 @@ class NumberedSends:
             answer.more = {**answer.more, REPEATED: str(outcome.repeats)}
         return self._writer.answer_when_all_settled(answer)
 
+    def _require_found(self, repeated: set[tuple[Stream, BatchEnd]]) -> None:
+        for stream, end in repeated:
+            if not self._keeper.holds(stream, end):
+                raise RepeatNotFound(
+                    f"batch {end.batch} of the writer {stream.writer.decode(errors='replace')} was stored up to index "
+                    f"{end.number}, and is not in the log any more: retention removed it. Whether consumers got it is "
+                    "not known here; to send it once more, use a later batch number or another writer"
+                )
+
     def _append(self, drafts: list[Draft], messages: list[Numbered]) -> list[AppendedAt]:
         if not drafts:
             return []
@@ -150,10 +181,15 @@ class NumberedSends:
         try:
             receipts = self._writer.append(drafts)
         except DiskFull as full:
-            sequences.stored(messages[: len(full.receipts)], now_ms)
+            stored = [receipt for receipt in full.receipts if isinstance(receipt, AppendedAt)]
+            sequences.stored(_placed(messages[: len(stored)], stored), now_ms)
             raise
-        sequences.stored(messages, now_ms)
+        sequences.stored(_placed(messages, receipts), now_ms)
         return receipts
+
+
+def _placed(messages: list[Numbered], receipts: Sequence[AppendedAt]) -> list[tuple[Numbered, int]]:
+    return [(message, receipt.position) for message, receipt in zip(messages, receipts, strict=True)]
 
 
 def numbers_of(topic: bytes, drafts: list[Draft]) -> list[Numbered] | None:

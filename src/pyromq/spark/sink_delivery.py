@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from pyromq.client.sending.parcel import Parcel
+from pyromq.client.sending.writer_identity import WriterIdentity
 from pyromq.errors import CallFailed
 from pyromq.model.queue import MessageQueue
 from pyromq.spark.sink_outlet import (
@@ -54,9 +55,15 @@ class Lane:
     """The way to one queue."""
 
     def __init__(
-        self, outlet: Outlet, queue: MessageQueue, patience: Patience, done: Callable[[Command], None]
+        self,
+        outlet: Outlet,
+        queue: MessageQueue,
+        patience: Patience,
+        done: Callable[[Command], None],
+        writer: WriterIdentity | None = None,
     ) -> None:
         self._outlet = outlet
+        self._writer = writer
         self.queue = queue
         self._patience = patience
         self._done = done
@@ -90,7 +97,7 @@ class Lane:
             item = self._waiting[0]
             try:
                 async with asyncio.timeout(TRY_SECONDS):
-                    answer = await self._outlet.send(item.parcel, self.queue, TRY_SECONDS)
+                    answer = await self._outlet.send(item.parcel, self.queue, TRY_SECONDS, self._writer)
             except (CallFailed, TimeoutError) as error:
                 await self._failed([(self._waiting.popleft(), error)], was_sent=False)
                 return
@@ -132,10 +139,13 @@ class Lane:
 
 
 class Batches:
-    """Requests of one task that carry many messages."""
+    """Requests of one task that carry many messages. `writer`: the identity of numbered ones."""
 
-    def __init__(self, outlet: Outlet, patience: Patience, in_flight: int) -> None:
+    def __init__(
+        self, outlet: Outlet, patience: Patience, in_flight: int, writer: WriterIdentity | None = None
+    ) -> None:
         self._outlet = outlet
+        self._writer = writer
         self._patience = patience
         self._room = asyncio.Semaphore(in_flight)
         self._lanes: dict[MessageQueue, Lane] = {}
@@ -176,7 +186,7 @@ class Batches:
     def _lane(self, queue: MessageQueue) -> Lane:
         lane = self._lanes.get(queue)
         if lane is None:
-            lane = self._lanes[queue] = Lane(self._outlet, queue, self._patience, self._done)
+            lane = self._lanes[queue] = Lane(self._outlet, queue, self._patience, self._done, self._writer)
             lane.elsewhere = lambda item: self._move(item, queue)
         return lane
 

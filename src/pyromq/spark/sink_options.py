@@ -6,7 +6,7 @@ They travel to the executors, so they are plain values.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from pyromq.errors import ConfigError, IllegalName
@@ -31,7 +31,7 @@ PATIENCE_S = 600
 
 SINK = (
     *CONNECTION, "topic", "mode", "group", "batchBytes", "inFlight", "sendTimeoutMs", "retries", "compression",
-    "writerId", "batchId", "transactionPatience",
+    "writerId", "writerSecret", "batchId", "transactionPatience",
 )  # fmt: skip
 
 
@@ -64,6 +64,8 @@ class SinkOptions:
     compression: str = NO_COMPRESSION
     #: What names a batch job when it runs again; a stream has a name by itself.
     writer_id: str | None = None
+    #: Keeps others from writing in the name of this query or job, where its name can be guessed.
+    writer_secret: str | None = field(default=None, repr=False)
     batch_id: int = 0
     #: So long brokers wait before they ask what became of a half: a batch should not take longer.
     patience_s: int = PATIENCE_S
@@ -100,6 +102,7 @@ def sink_options(options: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
         retries=_or(given.number("retries", most=10_000), RETRIES),
         compression=given.choice("compression", COMPRESSIONS, NO_COMPRESSION),
         writer_id=writer_id,
+        writer_secret=given.text("writerSecret"),
         batch_id=_or(given.number("batchId"), 0),
         patience_s=max(int(given.seconds("transactionPatience", PATIENCE_S)), 1),
     )

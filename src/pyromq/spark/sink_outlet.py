@@ -14,6 +14,7 @@ from typing import TypeVar
 from pyromq.client.sending.frames import SendFrames
 from pyromq.client.sending.outcomes import STATUS_OF_CODE, refusal_of
 from pyromq.client.sending.parcel import Parcel
+from pyromq.client.sending.writer_identity import WriterIdentity, WriterTokens
 from pyromq.client.session import Session
 from pyromq.errors import (
     CallFailed,
@@ -25,6 +26,7 @@ from pyromq.errors import (
     TlsFailed,
     TopicNotFound,
     Unreachable,
+    WriterNotIssued,
 )
 from pyromq.model.names import DEFAULT_TOPIC, check_topic
 from pyromq.model.queue import MessageQueue
@@ -44,6 +46,8 @@ UNKNOWN_SECONDS = 5.0
 
 #: Nobody has it, so no other is made after it.
 NO_TOPIC = "PYROMQ_NO_TOPIC"
+#: What a broker says of a token that it did not issue since its start.
+RENEW_FIELD, RENEW = "writerToken", "renew"
 
 T = TypeVar("T")
 
@@ -58,6 +62,7 @@ class Outlet:
         self.session = session
         self._frames = SendFrames(group, 4, DEFAULT_TOPIC if makes_topics else NO_TOPIC)
         self._signed = signed
+        self._tokens = WriterTokens(session)
 
     async def queues(self, topic: str) -> Queues:
         """Those that may be written to, in the order that all clients see. Raises what a route is refused with."""
@@ -74,17 +79,21 @@ class Outlet:
             raise TopicNotFound(f"no broker has the topic {topic!r}: create it first, for exactly-once writing")
         return found
 
-    async def send(self, parcel: Parcel, queue: MessageQueue, timeout_s: float) -> asyncio.Future[Command]:
-        """Hand a request over, behind those that were handed over before; its answer comes later.
+    async def send(
+        self, parcel: Parcel, queue: MessageQueue, timeout_s: float, writer: WriterIdentity | None = None
+    ) -> asyncio.Future[Command]:
+        """Hand a request over, behind those that were handed over before; its answer comes later. `writer`: whose
+        numbered messages they are.
 
         Raises Unreachable when there is no connection.
         """
         address = await self._address(queue)
+        token = None if writer is None else await self._tokens.token(address, writer)
         connection = self.session.connected(address) or await self.session.connect(address)
         if self._signed:
-            call = connection.call(self._frames.request(_owned(parcel), queue.queue_id), timeout_s)
-            return asyncio.ensure_future(call)
-        return self._put(connection, parcel, queue, timeout_s)
+            request = self._frames.request(_owned(parcel), queue.queue_id, writer_token=token)
+            return asyncio.ensure_future(connection.call(request, timeout_s))
+        return self._put(connection, parcel, queue, timeout_s, token)
 
     def send_now(self, parcel: Parcel, queue: MessageQueue, timeout_s: float) -> asyncio.Future[Command] | None:
         """The same where nothing has to be waited for; None: something has."""
@@ -93,10 +102,10 @@ class Outlet:
         return None if connection is None else self._put(connection, parcel, queue, timeout_s)
 
     def _put(
-        self, connection: Connection, parcel: Parcel, queue: MessageQueue, timeout_s: float
+        self, connection: Connection, parcel: Parcel, queue: MessageQueue, timeout_s: float, token: str | None = None
     ) -> asyncio.Future[Command]:
         correlation_id = connection.next_id()
-        frame = self._frames.frame(parcel, queue.queue_id, correlation_id)
+        frame = self._frames.frame(parcel, queue.queue_id, correlation_id, writer_token=token)
         return connection.call_nowait(correlation_id, frame, asyncio.get_running_loop().time() + timeout_s)
 
     async def _address(self, queue: MessageQueue) -> str:
@@ -113,6 +122,8 @@ class Outlet:
         address = self.session.routes.address(queue.broker_name)
         if isinstance(error, CallTimeout) and address is not None:
             self.session.doubt(address)
+        if isinstance(error, WriterNotIssued) and address is not None:
+            self._tokens.forget(address)
         try:
             await self.session.routes.refresh(queue.topic)
         except PyroMQError as problem:
@@ -195,6 +206,8 @@ def judge(outcome: Command | BaseException, tries: Tries, address: str, *, was_s
                 f"{address} has the messages, but did not get them to the disk or to a slave in time ({status.name}): "
                 "they may be lost if it fails now"
             )
+        if outcome.fields.get(RENEW_FIELD) == RENEW:
+            return WriterNotIssued(f"{address}: {outcome.reason or 'the token is not known'}", may_renew=True)
         refusal = refusal_of(outcome, address)
         tries.may_be_stored |= not refusal.is_certain
         if not refusal.may_try_again or _is_final(refusal.error, refusal.is_certain):

@@ -20,6 +20,7 @@ from pyromq.client.blocking import Portal
 from pyromq.client.options import parse_name_servers
 from pyromq.client.sending.parcel import Parcel
 from pyromq.client.sending.unique_ids import UniqueIds
+from pyromq.client.sending.writer_identity import WriterIdentity, writer_identity
 from pyromq.client.session import Session
 from pyromq.errors import PyroMQError
 from pyromq.model.queue import MessageQueue
@@ -75,7 +76,7 @@ MAX_PLACES = 16
 
 def place_of(options: SinkOptions) -> Place:
     """The one of this process. What differs from job to job is not a part of it."""
-    common = replace(options, topic=None, writer_id=None, batch_id=0)
+    common = replace(options, topic=None, writer_id=None, writer_secret=None, batch_id=0)
     key = (os.getpid(), common)  # workers are forked: each has connections of its own
     if key not in _places:
         if len(_places) >= MAX_PLACES:
@@ -95,7 +96,14 @@ class TaskWriter:
         self._session: Session = place.session
         self._spread = Spread(identity.writer)
         self._queues: dict[str, Queues] = {}
-        self._batches = self._portal.call(lambda: Batches(place.outlet, place.patience, options.in_flight))
+        #: Proved to brokers with each request, where rows are numbered.
+        self._writer = self._numbering()
+        self._batches = self._portal.call(
+            lambda: Batches(place.outlet, place.patience, options.in_flight, self._writer)
+        )
+
+    def _numbering(self) -> WriterIdentity | None:
+        return None
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Written:
         """Raises what the first message that is not stored was refused with."""
@@ -212,12 +220,19 @@ class Idempotent(TaskWriter):
     def __init__(self, options: SinkOptions, identity: Identity) -> None:
         super().__init__(options, identity)
         self._next: dict[MessageQueue, int] = {}
-        self._before = (f"{names.WRITER}\x01{identity.writer}\x02{names.SEQUENCE}\x01{identity.batch}:").encode()
+        assert self._writer is not None
+        #: What consumers and the decision topic see instead of the query's id, which would give others the identity.
+        self._public = self._writer.writer
+        writer = f"{self._public}/{identity.partition}"
+        self._before = (f"{names.WRITER}\x01{writer}\x02{names.SEQUENCE}\x01{identity.batch}:").encode()
+
+    def _numbering(self) -> WriterIdentity | None:
+        return writer_identity(self._identity.query, self._options.writer_secret or "")
 
     async def _find_queues(self, topic: str) -> Queues:
         """Those of the query's first batch: a repeated row must go where it went, also when there are more by now."""
         now = await self._place.outlet.existing_queues(topic)
-        queues = await self._place.decisions.layout(self._identity.query, topic, now)
+        queues = await self._place.decisions.layout(self._public, topic, now)
         await check_knows_writers(self._session, (queue.broker_name for queue in queues))
         return queues
 

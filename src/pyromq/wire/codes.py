@@ -159,6 +159,8 @@ class RequestCode(IntEnum):
     PROMOTE_BROKER = 17001
     STEP_DOWN = 17002
     RESTART_BROKER = 17003
+    #: Identities of idempotent writers.
+    ISSUE_WRITER = 17010
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
     PEEK_MESSAGE = 200052

@@ -14,6 +14,7 @@ from pyromq.errors import NotSupported
 from pyromq.wire.codes import RequestCode, code_name
 from pyromq.wire.command import FLAG_ONE_WAY, Command
 from pyromq.wire.fields import boolean, int32, int64, read_fields, text, write_fields
+from pyromq.wire.responses import Response
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,6 +49,25 @@ class SendMessage(Request):
     unit_mode: bool = boolean("unitMode", short="k", default=False)
     max_reconsume_times: int | None = int32("maxReconsumeTimes", short="l", default=None)
     batch: bool = boolean("batch", short="m", default=False)
+    #: Ours: proves the identity of an idempotent writer. It is not stored.
+    writer_token: str | None = text("writerToken", default=None)
+
+
+@dataclass(slots=True, kw_only=True)
+class IssueWriter(Request):
+    """Ours: ask for the identity of an idempotent writer."""
+
+    CODE = RequestCode.ISSUE_WRITER
+
+    #: 64 hex digits that only the writer knows: the same ones give the same identity.
+    seed: str = text("writerSeed")
+
+
+@dataclass(slots=True, kw_only=True)
+class WriterIssued(Response):
+    #: The first part of `PYROMQ_WRITER`.
+    writer: str = text("writer")
+    token: str = text("writerToken")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -303,7 +323,7 @@ def register(*kinds: type[Request]) -> None:
 
 
 register(
-    PushReply, SendBack, EndTransaction, CheckTransaction, RecallMessage, PullMessage, QueryConsumerOffset,
+    IssueWriter, PushReply, SendBack, EndTransaction, CheckTransaction, RecallMessage, PullMessage, QueryConsumerOffset,
     UpdateConsumerOffset, SearchOffset, GetMaxOffset, GetMinOffset, GetEarliestStoreTime, QueryMessage, ViewMessage,
     Heartbeat, UnregisterClient, CheckClientConfig, GetConsumerList, NotifyMembersChanged, LockQueues, UnlockQueues,
 )  # fmt: skip

@@ -12,10 +12,11 @@ from collections.abc import Awaitable, Callable
 from pyromq.broker.clients import Producers
 from pyromq.broker.processors.send import Sending, SendProcessor
 from pyromq.broker.receipts import receipt_fields
+from pyromq.broker.sequence_sends import numbers_of
 from pyromq.broker.writer import Writer
 from pyromq.clock import Clock
 from pyromq.config import BrokerConfig
-from pyromq.errors import CallFailed, PyroMQError
+from pyromq.errors import CallFailed, IllegalMessage, PyroMQError
 from pyromq.model.message import AppendedAt
 from pyromq.net.peer import Peer
 from pyromq.records.properties import decode_properties
@@ -53,7 +54,10 @@ class ReplyProcessor:
 
     def reply(self, request: SendReply, peer: Peer) -> Awaitable[Response]:
         """Raises what the checks of a send find."""
-        return self._reply(request, self._send.prepare(request, peer), peer)
+        sending = self._send.prepare(request, peer)
+        if numbers_of(sending.draft.topic, [sending.draft]) is not None:
+            raise IllegalMessage("a reply cannot be numbered: PYROMQ_WRITER is reserved for idempotent writers")
+        return self._reply(request, sending, peer)
 
     async def _reply(self, request: SendReply, sending: Sending, peer: Peer) -> Response:
         stored = self._store(sending) if self._config().store_replies else None

@@ -220,7 +220,7 @@ class SendProcessor:
             raise IllegalMessage("the half of a transaction cannot be numbered: that it is ended twice does no harm")
         if not request.batch:
             drafts = [self._delay(sending.draft)]
-        return self._numbered.send(drafts, numbers, partial(self._receipt_of_numbered, sending))
+        return self._numbered.send(drafts, numbers, partial(self._receipt_of_numbered, sending), request.writer_token)
 
     def _receipt_of_numbered(self, sending: Sending, outcome: Outcome) -> SendReceipt:
         stored, size = len(outcome.receipts), len(sending.request.body)

@@ -33,17 +33,32 @@ class SendFrames:
         self._group = group
         self._default_topic = default_topic
         self._topic_queues = topic_queues
-        self._patterns: dict[tuple[str, int, bool, bool], bytes] = {}
+        self._patterns: dict[tuple[str, int, bool, bool, str | None], bytes] = {}
 
-    def frame(self, parcel: Parcel, queue_id: int, correlation_id: int, *, one_way: bool = False) -> bytes:
-        key = (parcel.topic, queue_id, parcel.batch, one_way)
-        pattern = self._patterns.get(key) or self._make(parcel, queue_id, one_way=one_way)
+    def frame(
+        self,
+        parcel: Parcel,
+        queue_id: int,
+        correlation_id: int,
+        *,
+        one_way: bool = False,
+        writer_token: str | None = None,
+    ) -> bytes:
+        key = (parcel.topic, queue_id, parcel.batch, one_way, writer_token)
+        pattern = self._patterns.get(key) or self._make(parcel, queue_id, one_way=one_way, writer_token=writer_token)
         properties = orjson.dumps(parcel.properties)
         header = pattern % (parcel.storage_flags, parcel.born_ms, parcel.user_flag, properties, correlation_id)
         size = len(header)
         return b"".join((_LENGTHS.pack(4 + size + len(parcel.body), size), header, parcel.body))
 
-    def request(self, parcel: Parcel, queue_id: int, kind: type[SendMessage] = SendMessage) -> SendMessage:
+    def request(
+        self,
+        parcel: Parcel,
+        queue_id: int,
+        kind: type[SendMessage] = SendMessage,
+        *,
+        writer_token: str | None = None,
+    ) -> SendMessage:
         """The same as a request, for those who must look into it."""
         return kind(
             producer_group=self._group,
@@ -57,11 +72,12 @@ class SendFrames:
             properties=parcel.properties,
             batch=parcel.batch,
             body=parcel.body,
+            writer_token=writer_token,
         )
 
-    def _make(self, parcel: Parcel, queue_id: int, *, one_way: bool) -> bytes:
+    def _make(self, parcel: Parcel, queue_id: int, *, one_way: bool, writer_token: str | None) -> bytes:
         sample = Parcel(parcel.topic, b"", _PROPERTIES, (), _BORN, _FLAGS, _USER_FLAG, batch=parcel.batch)
-        command = encode_request(self.request(sample, queue_id), _ID, one_way=one_way)
+        command = encode_request(self.request(sample, queue_id, writer_token=writer_token), _ID, one_way=one_way)
         if parcel.batch:
             command.code = RequestCode.SEND_BATCH_MESSAGE
         rest, pattern = encode_header(command).replace(b"%", b"%%"), b""
@@ -74,5 +90,5 @@ class SendFrames:
             pattern += piece + place
         if len(self._patterns) >= MAX_PATTERNS:
             self._patterns.clear()
-        made = self._patterns[parcel.topic, queue_id, parcel.batch, one_way] = pattern + rest
+        made = self._patterns[parcel.topic, queue_id, parcel.batch, one_way, writer_token] = pattern + rest
         return made

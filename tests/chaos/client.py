@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -38,9 +39,13 @@ class Wire(asyncio.Protocol):
         self.closed = asyncio.Event()
 
     @classmethod
-    async def open(cls, port: int, host: str = "127.0.0.1") -> Wire:
-        _, wire = await asyncio.get_running_loop().create_connection(cls, host, port)
-        return wire
+    async def open(cls, port: int, host: str = "127.0.0.1", own: socket.socket | None = None) -> Wire:
+        """`own` is the socket to use, which may be on another machine."""
+        loop = asyncio.get_running_loop()
+        if own is None:
+            return (await loop.create_connection(cls, host, port))[1]
+        await loop.sock_connect(own, (host, port))
+        return (await loop.create_connection(cls, sock=own))[1]
 
     # --- what asyncio calls ------------------------------------------------------------------------------------------
 
@@ -100,8 +105,8 @@ class Wire(asyncio.Protocol):
 
 
 @asynccontextmanager
-async def connected(port: int, host: str = "127.0.0.1") -> AsyncIterator[Wire]:
-    wire = await Wire.open(port, host)
+async def connected(port: int, host: str = "127.0.0.1", own: socket.socket | None = None) -> AsyncIterator[Wire]:
+    wire = await Wire.open(port, host, own)
     try:
         yield wire
     finally:

@@ -7,6 +7,7 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 from collections.abc import AsyncIterator
@@ -186,12 +187,25 @@ class Node:
     # --- looking -----------------------------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
-    async def wire(self) -> AsyncIterator[Wire]:
+    async def wire(self, own: socket.socket | None = None) -> AsyncIterator[Wire]:
         """Raises OSError, TimeoutError."""
         async with contextlib.AsyncExitStack() as stack:
             async with asyncio.timeout(ANSWER_SECONDS):
-                wire = await stack.enter_async_context(connected(BROKER_PORT, self.machine.address))
+                wire = await stack.enter_async_context(connected(BROKER_PORT, self.machine.address, own))
             yield wire
+
+    @contextlib.asynccontextmanager
+    async def local_wire(self) -> AsyncIterator[Wire]:
+        """A connection from the broker's own machine: role requests from others are refused.
+
+        Raises OSError, TimeoutError.
+        """
+        with self.machine.inside():
+            own = socket.socket()
+        own.setblocking(False)
+        with own:
+            async with self.wire(own) as wire:
+                yield wire
 
     async def figures(self) -> dict[str, str]:
         """Raises OSError, TimeoutError, Gone."""

@@ -122,7 +122,7 @@ class Weather:
         """The slave with the longest log leads from now on; from which position."""
         pair, old = self.pair, self.pair.master
         pair.slave = await self.longest()
-        async with pair.slave.wire() as wire:
+        async with pair.slave.local_wire() as wire:
             number = (await epochs_of(wire.call)).newest + 1
             answer = await call_with_proof(wire.call, PromoteBroker(epoch=number, role=pair.mode.role, reason="chaos"))
         assert answer.code == ResponseCode.SUCCESS, f"{pair.slave.name} is not promoted: {answer.reason}"
@@ -131,7 +131,7 @@ class Weather:
 
     async def hand_over(self) -> None:
         pair, old = self.pair, self.pair.master
-        async with old.wire() as wire:
+        async with old.local_wire() as wire:
             answer = await call_with_proof(wire.call, StepDown(to=pair.slave.address, reason="chaos"), 20.0)
         assert answer.code == ResponseCode.SUCCESS, f"{old.name} does not hand over: {answer.reason}"
         now = self.load.history.now()

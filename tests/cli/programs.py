@@ -13,13 +13,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, NamedTuple, Self
 
+from pyromq.config.secret_file import VARIABLE
+
 #: Far more than anything takes: when it is over, something hangs.
 SECONDS = 30.0
+#: What this machine's own programs are told.
+FOREIGN = ("PYROMQ_", "NAMESRV_")
 
 
 def environment(**more: str) -> dict[str, str]:
     """This one, without what would set something."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYROMQ_", "NAMESRV_"))}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN) or name == VARIABLE}
     return {**kept, "NO_COLOR": "1", "COLUMNS": "80", **more}
 
 

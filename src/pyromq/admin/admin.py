@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Self
 
 from pyromq.admin.brokers import Brokers
@@ -35,11 +36,14 @@ class Admin:
         tls: ssl.SSLContext | bool | None = None,
         credentials: Credentials | None = None,
         options: ClientOptions | None = None,
+        secret_file: Path | None = None,
     ) -> None:
+        """`secret_file`: the brokers' group secret, for what changes their roles; `None`: PYROMQ_SECRET_FILE, else
+        `~/.config/pyromq/secret`."""
         self.session = Session(name_servers, tls=tls, credentials=credentials, options=options)
         directory = Directory(self.session, parse_name_servers(name_servers))
         self.brokers = Brokers(directory)
-        self.leading = Leading(directory, self.brokers)
+        self.leading = Leading(directory, self.brokers, secret_file)
         self.topics = Topics(directory)
         self.groups = Groups(directory, self.topics)
         self.consumers = Consumers(directory)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from pyromq.admin.brokers import Brokers, BrokerStatus
 from pyromq.admin.directory import Directory, of_each
 from pyromq.admin.promotion import Member, Promotion, choose
+from pyromq.admin.proving import Proving
 from pyromq.errors import CallFailed, NotNow, NotSupported, ServiceError
-from pyromq.wire.bodies.epochs import BrokerEpochs
-from pyromq.wire.leading_requests import GetBrokerEpochs, PromoteBroker, RestartBroker, StepDown
+from pyromq.wire.leading_requests import PromoteBroker, RestartBroker, StepDown
 
 #: How long a master waits for the slave to have everything. Sends are refused meanwhile.
 HAND_OVER_SECONDS = 10.0
@@ -23,9 +24,10 @@ LOOK_AGAIN_SECONDS = 0.1
 class Leading:
     """Brokers of one name: one leads, the others follow."""
 
-    def __init__(self, directory: Directory, brokers: Brokers) -> None:
+    def __init__(self, directory: Directory, brokers: Brokers, secret_file: Path | None = None) -> None:
         self._directory = directory
         self._brokers = brokers
+        self._proving = Proving(directory, secret_file)
 
     async def members(self, name: str) -> Sequence[Member]:
         """The master, if there is one, and its slaves. Raises NotFound, Unreachable."""
@@ -34,8 +36,7 @@ class Leading:
     async def _member(self, status: BrokerStatus) -> Member:
         if status.problem is None and status.copying is not None:
             try:
-                answer = await self._directory.ask(status.address, GetBrokerEpochs())
-                return Member(status, BrokerEpochs.decode(bytes(answer.body)))
+                return Member(status, await self._proving.epochs(status.address))
             except NotSupported:  # it has no epochs: one that can copy, and not lead
                 return Member(replace(status, copying=None))
             except (CallFailed, ServiceError) as problem:
@@ -60,17 +61,17 @@ class Leading:
         if promotion.is_hand_over and master is not None:
             await self.hand_over(master.address, slave, role=role, reason=reason)
         else:
-            await self._directory.ask(slave, PromoteBroker(epoch=promotion.epoch, role=role, reason=reason))
+            await self._proving.ask(slave, PromoteBroker(epoch=promotion.epoch, role=role, reason=reason))
 
     async def hand_over(self, master: str, slave: str, *, role: str | None = None, reason: str = "") -> None:
         """From one address to the other. Raises CallFailed, ServiceError: then the master goes on."""
         timeout_s = HAND_OVER_SECONDS + MARGIN_SECONDS
         request = StepDown(to=slave, timeout_ms=int(HAND_OVER_SECONDS * 1000), role=role, reason=reason)
-        await self._directory.ask(master, request, timeout_s=timeout_s)
+        await self._proving.ask(master, request, timeout_s=timeout_s)
 
     async def restart(self, address: str, reason: str = "") -> None:
         """In its process, as what it is. It answers first. Raises CallFailed, ServiceError."""
-        await self._directory.ask(address, RestartBroker(reason=reason))
+        await self._proving.ask(address, RestartBroker(reason=reason))
 
     async def until_leads(self, name: str, address: str, timeout_s: float) -> BrokerStatus:
         """Until this broker is the master, and name servers, if any answers, say so.

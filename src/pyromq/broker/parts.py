@@ -9,6 +9,7 @@ import random
 from collections.abc import Awaitable, Coroutine
 from typing import Any
 
+from pyromq.broker.admission import Admission
 from pyromq.broker.clients import Consumers, Producers
 from pyromq.broker.cluster_queues import ClusterQueues
 from pyromq.broker.compiled import KERNEL
@@ -72,6 +73,7 @@ from pyromq.store.message_store import MessageStore
 from pyromq.wire import admin_requests as ask
 from pyromq.wire import requests
 from pyromq.wire.codes import ResponseCode
+from pyromq.wire.leading_requests import RoleRequest
 from pyromq.wire.requests import Request
 from pyromq.wire.responses import Response
 from pyromq.wire.transaction_requests import ResumeCheck
@@ -150,6 +152,7 @@ class Parts:
         self.check_back = CheckBack(config, self.journal, self.producers, self.topics, clock)
         self._make_processors(role.client, store_host, rng)
         self.leading = self._leading(role, change)
+        self._admission = Admission(role.others.trust, role.leading)
         settings.on_change.append(self._settings_changed)
 
     def _know_others(self, role: Role, address: str) -> None:
@@ -311,6 +314,9 @@ class Parts:
     def handlers(self) -> dict[type[Request], Handler]:
         """Which part handles which request."""
         handlers = {**self._of_clients(), **self._of_admin()}
+        handlers |= {
+            kind: self._admission.guard(one) for kind, one in handlers.items() if issubclass(kind, RoleRequest)
+        }
         if self._settings.current().is_slave:
             return handlers | dict.fromkeys(FOR_MASTERS, _refuse_as_slave)
         return handlers | {kind: self._unless_leaving(handlers[kind]) for kind in TOLD_PLAINLY}

@@ -36,12 +36,18 @@ def test_a_slave_tells_whom_it_copies_and_since_when_it_does_not() -> None:
             "pyromq.master": "10.0.0.1:10912",
             "pyromq.masterConnected": "false",
             "pyromq.copyProblem": "it closed the connection",
+            "pyromq.tablesProblem": "they have not been copied yet",
             "pyromq.masterEnd": "9000",
             "pyromq.replicationLagMs": "800",
         }
     )
     assert copying == Copying(
-        "SLAVE", master="10.0.0.1:10912", problem="it closed the connection", master_end=9000, lag_ms=800
+        "SLAVE",
+        master="10.0.0.1:10912",
+        problem="it closed the connection",
+        tables_problem="they have not been copied yet",
+        master_end=9000,
+        lag_ms=800,
     )
 
 

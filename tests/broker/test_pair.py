@@ -8,6 +8,7 @@ import socket
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -260,6 +261,29 @@ def test_a_slave_that_takes_over_delivers_what_its_master_had_not_and_nothing_tw
             more = await consumer.poll(timeout_s=0.5)
             assert {message.queue_offset for message in more} <= set(found)
         assert pair.slave.store.max_offset(TOPIC, 0) == 6
+
+    told(tmp_path, story, "ASYNC_MASTER")
+
+
+def test_a_slave_without_name_servers_copies_the_tables_of_the_master_in_its_settings(tmp_path: Path) -> None:
+    async def story(pair: Pair) -> None:
+        await send(pair, 0, 3)
+        assert pair.master.parts is not None
+        pair.master.parts._tables.offsets.commit(GROUP, TOPIC, 0, 2)
+        assert pair.master.copies is not None
+        usual = pair._config("lone", leads=False)
+        config = replace(
+            usual, name_servers=(), broker_id=2,
+            replication=replace(usual.replication, primary=pair.master.copies.address),
+        )  # fmt: skip
+        async with Broker(config).running() as slave:
+            assert slave.parts is not None
+            parts, tables = slave.parts, slave.parts._tables
+            assert parts.copy_figures.figures()["pyromq.tablesProblem"]
+            await until(lambda: parts.metadata_copy.is_complete)
+            assert TOPIC in tables.topics
+            await until(lambda: tables.offsets.offset_of(GROUP, TOPIC, 0) == 2)
+            assert parts.copy_figures.figures()["pyromq.tablesProblem"] == ""
 
     told(tmp_path, story, "ASYNC_MASTER")
 

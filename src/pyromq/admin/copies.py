@@ -48,6 +48,8 @@ class Copying:
     is_connected: bool = False
     connection: str = ""
     problem: str = ""
+    #: Of a slave: why it does not have its master's topics, groups and progress; empty if it has.
+    tables_problem: str = ""
     #: Of a slave: behind the last byte that its master was known to have.
     master_end: int = 0
     #: Bytes that the slowest copy lacks, and since when; of a slave, its own.
@@ -93,6 +95,7 @@ def read_copying(figures: Mapping[str, str]) -> Copying | None:
         is_connected=figures.get("pyromq.masterConnected") == "true",
         connection=figures.get("pyromq.copiesFrom", ""),
         problem=figures.get("pyromq.copyProblem", ""),
+        tables_problem=figures.get("pyromq.tablesProblem", ""),
         master_end=whole(figures, "pyromq.masterEnd"),
         lag_bytes=whole(figures, "pyromq.replicationLagBytes"),
         lag_ms=whole(figures, "pyromq.replicationLagMs"),

@@ -33,7 +33,10 @@ class CopyFigures:
         copies: Replicating,
         promise: BrokerPromise,
         clock: Clock,
+        tables_problem: Callable[[], str | None],
     ) -> None:
+        """`tables_problem`: why a slave does not have its master's topics, groups and progress."""
+        self._tables_problem = tables_problem
         self._config = config
         self._store = store
         self._copies = copies
@@ -125,6 +128,7 @@ class CopyFigures:
             "pyromq.masterEnd": state.primary_end,
             "pyromq.copiesFrom": replica.own_address,
             "pyromq.copyProblem": state.problem or "",
+            "pyromq.tablesProblem": self._tables_problem() or "",
         }
 
     def encoded(self) -> bytes:

@@ -138,7 +138,7 @@ class Parts:
         self.read_advice = ReadAdvice(
             config, lambda: store.marks.readable.value, lambda: bool(self.promise.in_sync()), machine_memory()
         )
-        self.copy_figures = CopyFigures(config, store, copies, self.promise, clock)
+        self.copy_figures = CopyFigures(config, store, copies, self.promise, clock, lambda: self.metadata_copy.problem)
         self.copy_figures.show_in(store.telemetry)
         self.writer = Writer(store, self.promise, is_slave=config().is_slave)
         self.overload.count_waiting(lambda: self.writer.waiting)

@@ -94,7 +94,9 @@ def _disk_care(care: DiskCare | None) -> tuple[str, str]:
 def _copies(copying: Copying) -> str:
     """Who copies a master, or how a slave is doing, in a few words."""
     if copying.is_slave:
-        return _behind(copying) if copying.is_connected else f"[red]copies nobody[/]{_for_long(copying.lag_ms)}"
+        if not copying.is_connected:
+            return f"[red]copies nobody[/]{_for_long(copying.lag_ms)}"
+        return _behind(copying) + ("; [yellow]lacks topics and progress[/]" if copying.tables_problem else "")
     if not copying.slaves:
         return "[red]none, and waits for one[/]" if copying.role == "SYNC_MASTER" else "none"
     others = [one for one in copying.slaves if not one.is_in_sync]
@@ -166,6 +168,9 @@ def _add_copying(facts: Table, copying: Copying) -> None:
         facts.add_row("copy", _copies(copying))
         if copying.problem:
             facts.add_row("", f"[yellow]{escaped(copying.problem)}[/]")
+        if copying.tables_problem:
+            told = f"topics, groups and progress are not copied: {copying.tables_problem}"
+            facts.add_row("", f"[yellow]{escaped(told)}[/]")
         return
     facts.add_row("in sync", ", ".join(map(_long_name, copying.in_sync)) or _copies(copying))
     for one in copying.slaves:

@@ -20,7 +20,7 @@ from pyromq.broker.progress import Progress
 from pyromq.broker.read_advice import MASTER, ReadAdvice
 from pyromq.broker.resets import Resets
 from pyromq.broker.statistics import Statistics
-from pyromq.errors import IllegalOffset, PyroMQError
+from pyromq.errors import IllegalOffset, PyroMQError, SystemBusy
 from pyromq.net.connection import Connection
 from pyromq.store.message_store import MessageStore
 from pyromq.store.queue_cursor import ENTRY
@@ -128,7 +128,7 @@ class FastPulls:
     def _commit(self, plan: PullPlan, offset: int, connection: Connection) -> None:
         try:
             self._progress.advance(plan.group, plan.topic, plan.queue_id, offset)
-        except IllegalOffset as refused:
+        except (IllegalOffset, SystemBusy) as refused:
             log.warning("%s told its progress along with a pull, and it is not kept: %s", connection.address, refused)
 
     # --- plans -------------------------------------------------------------------------------------------------------

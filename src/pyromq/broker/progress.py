@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 
+from pyromq.broker.bounds import OffsetCount
 from pyromq.errors import IllegalOffset
 from pyromq.store.config_files import ConsumerOffsets
 from pyromq.store.message_store import MessageStore
@@ -30,12 +31,13 @@ class Progress:
         self.offsets = offsets
         self._store = store
         self._near = near_bytes() if near is None else near
+        self._count = OffsetCount(offsets)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """A consumer tells how far it is. Telling less than before is its right: it went back on purpose.
 
         Raises IllegalOffset for a negative offset, and for one behind the end of the queue: messages that are still to
-        come would be taken for consumed.
+        come would be taken for consumed. Raises SystemBusy if there is no room for one more.
         """
         known = self.offsets.offset_of(group, topic, queue_id)
         if known == offset:
@@ -50,6 +52,8 @@ class Progress:
             log.warning("%s goes back in %s/%d: from %d to %d", group, topic, queue_id, known, offset)
             self.offsets.reset(group, topic, queue_id, offset)
         else:
+            if known is None:
+                self._count.add()
             self.offsets.commit(group, topic, queue_id, offset)
 
     def advance(self, group: str, topic: str, queue_id: int, offset: int) -> None:
@@ -61,6 +65,14 @@ class Progress:
         known = self.offsets.offset_of(group, topic, queue_id)
         if known is None or offset > known or offset < 0:
             self.commit(group, topic, queue_id, offset)
+
+    def set(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Set an offset because an operator says so. Raises SystemBusy if there is no room for one more."""
+        known = self.offsets.offset_of(group, topic, queue_id)
+        if known is None:
+            self._count.add()
+        if known != offset:
+            self.offsets.reset(group, topic, queue_id, offset)
 
     def offset_of(self, group: str, topic: str, queue_id: int) -> int | None:
         return self.offsets.offset_of(group, topic, queue_id)

@@ -44,6 +44,9 @@ class RequestModeTable:
     def get(self, topic: str, group: str) -> RequestMode | None:
         return self._modes.get(topic, {}).get(group)
 
+    def __len__(self) -> int:
+        return sum(map(len, self._modes.values()))
+
     def all(self) -> RequestModes:
         return {topic: dict(groups) for topic, groups in self._modes.items()}
 

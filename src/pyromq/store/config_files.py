@@ -552,6 +552,11 @@ class ConsumerOffsets(_Table[dict[str, dict[int, int]]]):
         with self._lock:
             return {queue: QueueOffset(offset) for queue, offset in self._offsets.get((topic, group), {}).items()}
 
+    def count(self) -> int:
+        """Return how many offsets there are: of each group in each queue."""
+        with self._lock:
+            return sum(map(len, self._offsets.values()))
+
     def pairs(self) -> list[tuple[str, str]]:
         """Every topic and group that there are offsets of."""
         with self._lock:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from pyromq.broker.attributes import changed_attributes
+from pyromq.broker.bounds import MAX_FORBIDDEN, check_groups, check_pairs
 from pyromq.broker.groups import Groups
 from pyromq.broker.locks import QueueLocks
 from pyromq.broker.processors.admin_pages import page_of
@@ -34,6 +35,8 @@ log = logging.getLogger("pyromq.broker")
 #: RocketMQ's bit for a topic that a group may not read.
 FORBIDDEN_TO_READ = 1 << 2
 MAX_RETRY_QUEUES = 1024
+#: Characters of a group in the log.
+MAX_SHOWN = 1000
 
 
 class GroupAdmin:
@@ -87,9 +90,10 @@ class GroupAdmin:
         return replace(wanted, attributes=changed_attributes(current, wanted.attributes))
 
     def _make(self, groups: list[GroupConfig], peer: Peer) -> None:
+        check_groups(groups, self._groups)
         for group in groups:
             if self._groups.get(group.name) != group:
-                log.info("%s set the group %s: %s", peer.address, group.name, group)
+                log.info("%s set the group %s: %s", peer.address, group.name, str(group)[:MAX_SHOWN])
             self._groups.make(group)
 
     def delete(self, request: ask.DeleteGroup, peer: Peer) -> Response:
@@ -127,16 +131,27 @@ class GroupAdmin:
     def update_forbidden(self, request: ask.UpdateForbidden, peer: Peer) -> Response:
         if request.readable is not None:
             self._known(request.group)
+            bits = self._forbidden(request.group, request.topic)
+            if not bits:
+                self._check_forbidden(request)
             log.warning(
                 "%s %s the group %s to read %r",
                 peer.address, "allowed" if request.readable else "forbade", request.group, request.topic[:300],
             )  # fmt: skip
-            bits = self._forbidden(request.group, request.topic)
             bits = bits & ~FORBIDDEN_TO_READ if request.readable else bits | FORBIDDEN_TO_READ
             self._groups.table.forbid(request.group, request.topic, bits)
             self._on_change()
         readable = not self._forbidden(request.group, request.topic) & FORBIDDEN_TO_READ
         return Response(body=encode_forbidden(request.group, request.topic, readable=readable))
+
+    def _check_forbidden(self, request: ask.UpdateForbidden) -> None:
+        """Raise BadRequest or SystemBusy for one more topic that a group may not read."""
+        try:
+            names.check_topic(request.topic)
+        except IllegalMessage as problem:
+            raise BadRequest(str(problem)) from None
+        count = sum(len(topics) for topics in self._groups.table.forbidden.values() if isinstance(topics, dict))
+        check_pairs(count, MAX_FORBIDDEN, "topics that groups may not read")
 
     def _forbidden(self, group: str, topic: str) -> int:
         bits = (self._groups.table.forbidden.get(group) or {}).get(topic)

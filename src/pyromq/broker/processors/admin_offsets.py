@@ -223,8 +223,7 @@ class OffsetAdmin:
         return self._store.offset_at(topic, number, timestamp_ms)
 
     def _set(self, group: str, topic: str, number: int, offset: int) -> None:
-        if self._progress.offset_of(group, topic, number) != offset:
-            self._progress.offsets.reset(group, topic, number, offset)
+        self._progress.set(group, topic, number, offset)
         consumers = self._consumers.get(group)
         if consumers is not None and consumers.members:
             self._resets.note(group, topic, number, offset)

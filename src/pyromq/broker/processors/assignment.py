@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import orjson
 
 from pyromq.broker.assignment import STRATEGIES, share_of
+from pyromq.broker.bounds import MAX_REQUEST_MODES, check_pairs
 from pyromq.broker.clients import Consumers
 from pyromq.broker.cluster_queues import ClusterQueues, Queues
 from pyromq.broker.groups import Groups
@@ -104,7 +106,9 @@ class AssignmentProcessor:
             raise NotSupported("this broker does not let consumers pop messages: set the mode PULL, as it is without")
         if mode.mode != PULL:
             raise BadRequest(f"a group pulls a topic or pops it (PULL, POP), {mode.mode[:100]!r} is neither")
-        self._modes.put(mode)
+        if self._modes.get(mode.topic, mode.group) is None:
+            check_pairs(len(self._modes), MAX_REQUEST_MODES, "request modes of groups")
+        self._modes.put(replace(mode, unknown={}))
         self._on_change()
         log.info("%s set that %s pulls %s", peer.address, mode.group, mode.topic)
         return Response()

@@ -36,6 +36,7 @@ from pyromq.errors import (
     ServiceError,
     SubscriptionNotFound,
     SubscriptionNotLatest,
+    SystemBusy,
 )
 from pyromq.filters.subscription import SQL92, MessageFilter, Subscription, build
 from pyromq.model.group import GroupConfig
@@ -164,7 +165,7 @@ class PullProcessor:
             return  # it does not know yet where it is to go on
         try:
             self._progress.advance(request.group, request.topic, request.queue_id, request.commit_offset)
-        except IllegalOffset as refused:
+        except (IllegalOffset, SystemBusy) as refused:
             log.warning("%s told its progress along with a pull, and it is not kept: %s", peer.address, refused)
 
     async def _pull_cold(self, request: PullMessage, plan: Plan) -> Response:

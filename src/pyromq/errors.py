@@ -14,6 +14,7 @@
     │   │   └── TooManyFiles         no new queue: the process may not open many more files
     │   ├── BadRecord                bytes that must be a record are none, or a damaged one; says where among them
     │   ├── CorruptFile              a config file and its previous copy are both unreadable
+    │   ├── StoreGone                its files were removed, renamed or replaced while it was open
     │   └── CorruptStore             bytes on disk are not what was written; names file and position
     │       ├── CorruptLog           a record below the synced mark is damaged: never cut silently
     │       └── CorruptQueue         a consume-queue entry disagrees with the log (rebuildable)

@@ -260,7 +260,8 @@ def test_unless_somebody_wants_that() -> None:
     bench.store.dispatch()
     bench.store.flush()
     bench.disk.capacity_bytes = int(bench.disk.usage(ROOT).used / 0.95)
-    bench.store.clean()
+    for _ in range(5):
+        bench.store.clean()  # a bounded number of segments each time
     assert bench.store.min_offset("orders", 0) > 0
     assert bench.store.telemetry.counter("store.removed_unexpired_segments").value > 0
     assert bench.disk.usage(ROOT).share < 0.9

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyromq.clock import ManualClock
+from pyromq.clock import ManualClock, SystemClock
 from pyromq.config import RetentionConfig, StoreConfig
 from pyromq.errors import (
     CorruptLog,
@@ -541,7 +541,9 @@ def test_a_stop_on_a_full_disk_keeps_the_log_whole() -> None:
 
 
 def test_old_segments_go_and_a_view_of_them_stays_valid(tmp_path: Path) -> None:
-    store = on_disk(tmp_path, retention=RetentionConfig(max_age_hours=1, refuse_at=1.0, resume_below=0.99))
+    retention = RetentionConfig(max_age_hours=1, refuse_at=1.0, resume_below=0.99)
+    clock = ManualClock(SystemClock().now_ms() - 2 * 3_600_000)
+    store = MessageStore(config(root=tmp_path, retention=retention), clock=clock, runner=InlineRunner())
     store.open()
     store.append(orders(500, KEYS="k"))
     store.dispatch()
@@ -551,6 +553,9 @@ def test_old_segments_go_and_a_view_of_them_stays_valid(tmp_path: Path) -> None:
     segments = sorted((tmp_path / "commitlog").iterdir())
     for path in segments[:2]:
         os.utime(path, (1, 1))
+    store.clean()
+    assert segments[0].exists(), "its messages are new, whatever the file says"
+    clock.advance(2 * 3600)
     store.clean()
     assert not segments[0].exists()
     assert not segments[1].exists()

@@ -54,8 +54,8 @@ shares = st.floats(0, 1)
 def test_unexpired_data_is_never_given_up_by_default(ages: list[SegmentAge], share: float, refusing: bool) -> None:
     decision = decide(DEFAULT, ages, share, TOTAL, refusing, NOW)
     assert decision.remove_unexpired == 0
-    assert all(NOW - segment.modified_ms >= 72 * HOUR_MS for segment in ages[: decision.remove])
-    assert decision.remove == len(ages) or NOW - ages[decision.remove].modified_ms < 72 * HOUR_MS
+    assert all(NOW - segment.newest_ms >= 72 * HOUR_MS for segment in ages[: decision.remove])
+    assert decision.remove == len(ages) or NOW - ages[decision.remove].newest_ms < 72 * HOUR_MS
 
 
 @given(segments, shares, st.booleans())

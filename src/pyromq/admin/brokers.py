@@ -44,6 +44,8 @@ class BrokerStatus:
     copying: Copying | None = None
     #: What it says of its disk; a broker that is not PyroMQ says nothing.
     disk_care: DiskCare | None = None
+    #: Why expired messages stay (its clock has jumped); empty if they do not.
+    retention_paused: str = ""
     problem: str | None = None
     #: All that it says, by RocketMQ's names.
     figures: Mapping[str, str] = field(default_factory=dict)
@@ -149,6 +151,7 @@ def read_status(broker: BrokerAddress, figures: Mapping[str, str]) -> BrokerStat
         oldest_message_ms=max(whole(figures, "earliestMessageTimeStamp"), 0),
         copying=read_copying(figures),
         disk_care=read_disk_care(figures),
+        retention_paused=figures.get("pyromq.retentionPaused", ""),
         figures=dict(sorted(figures.items())),
     )
 

@@ -174,6 +174,7 @@ class RuntimeInfo:
             "pyromq.flushP99Ms": f"{seconds.quantile(0.99) * 1000:.2f}",
             "pyromq.flushMaxMs": f"{seconds.largest * 1000:.2f}",
             "pyromq.recoverBytes": store.marks.appended.value - store.points.current.queues_to,
+            "pyromq.retentionPaused": store.cleaner.why_nothing_expires,
         }
 
     def _pools(self) -> dict[str, object]:

@@ -53,6 +53,8 @@ def _show_cluster(name: str, found: Sequence[BrokerStatus]) -> None:
     for one in found:
         if one.problem:
             output.note(f"[red]![/] {escaped(f'{one.name}: {one.problem}')}")
+        if one.retention_paused:
+            output.note(f"[yellow]![/] {escaped(f'{one.name}: {one.retention_paused}')}")
 
 
 def _traffic(found: Sequence[BrokerStatus]) -> Table:
@@ -152,6 +154,8 @@ def status_facts(found: BrokerStatus, now_ms: int) -> Table:
     if found.disk_care is not None:
         _add_disk_care(facts, found.disk_care)
     facts.add_row("disk in use", _disk(found.disk_used))
+    if found.retention_paused:
+        facts.add_row("retention", f"[yellow]{escaped(found.retention_paused)}[/]")
     if found.clock_ms:
         facts.add_row("clock", f"within {duration(max(abs(found.clock_ms - now_ms) / 1000, 1))} of this machine's")
     return facts
@@ -207,5 +211,6 @@ def status_json(one: BrokerStatus) -> dict[str, Any]:
         "oldest_message_ms": one.oldest_message_ms or None,
         "copies": None if one.copying is None else asdict(one.copying),
         "disk_care": None if one.disk_care is None else asdict(one.disk_care),
+        "retention_paused": one.retention_paused or None,
         "problem": one.problem,
     }

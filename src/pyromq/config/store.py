@@ -55,7 +55,7 @@ class FlushConfig:
 class RetentionConfig:
     """When old segments go, and when new messages are refused because the disk is full."""
 
-    #: Age of a segment's last change after which it may be removed.
+    #: Age of a segment's newest record, and of the file's last change, after which it may be removed.
     max_age_hours: float = 72
     #: Hours of the day, local time, in which such segments are removed. None given: at any time …
     delete_hours: tuple[int, ...] = ()
@@ -69,6 +69,8 @@ class RetentionConfig:
     delete_unexpired: bool = False
     #: How often the disk is looked at.
     interval_ms: int = 10_000
+    #: A clock that jumped ahead expires nothing until it has gone on for this long without another jump.
+    clock_confirm_hours: float = 12
 
     def __post_init__(self) -> None:
         require(self.max_age_hours > 0, "retention.max_age_hours", self.max_age_hours, "it must be above 0")
@@ -88,6 +90,12 @@ class RetentionConfig:
             f"it must be above 0 and below retention.refuse_at ({self.refuse_at}), which is at most 1",
         )
         require(self.interval_ms > 0, "retention.interval_ms", self.interval_ms, "it must be above 0")
+        require(
+            self.clock_confirm_hours >= 0,
+            "retention.clock_confirm_hours",
+            self.clock_confirm_hours,
+            "it must not be negative",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,6 +78,8 @@ log = logging.getLogger("pyromq.store")
 INDEX_SLICE_BYTES = 1 << 20
 #: A stop does not wait for more than this to be indexed: the next start goes on with it.
 MAX_INDEXED_AT_STOP = 256 << 20
+#: Rounds of retention that one request may ask for.
+MAX_ROUNDS = 1000
 #: Work that found the disk full is tried again so often.
 RETRY_SECONDS = 1.0
 #: Room set aside for a start on a full disk: an abort mark, some queue files.
@@ -251,6 +253,7 @@ class MessageStore(StoreReader):
         start.put_in_order(point, found, self.report, rebuild=rebuild, hold_back=hold_back)
         self._found_below = found.end
         self.flusher.last_timestamp_ms = self.log.last_timestamp_ms
+        self.cleaner.trusted_clock.start(self.log.last_timestamp_ms)
         self.points.current = point or RecoverPoint()
         self.points.save()  # from now on a crash starts from here
 
@@ -708,10 +711,12 @@ class MessageStore(StoreReader):
                 self._try_dispatch()
 
     async def clean_soon(self, *, at_any_hour: bool = False) -> None:
-        """One round of cleaning now, beside the loop. Raises OSError, StoreFenced."""
-        self._check_open()
-        async with self.points.lock:
-            await self.cleaner.clean_beside(None, at_any_hour=at_any_hour)
+        """Remove all expired segments now, in the background. Raises OSError, StoreFenced."""
+        for _ in range(MAX_ROUNDS):
+            self._check_open()
+            async with self.points.lock:
+                if not await self.cleaner.clean_beside(None, at_any_hour=at_any_hour):
+                    return
 
     async def remove_topic(self, topic: str, agreed: Callable[[], bool] = lambda: True) -> bool:
         """Forget a topic's queues and remove their files. Its messages stay in the log until their time is over.

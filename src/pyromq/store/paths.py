@@ -77,6 +77,11 @@ class StorePaths:
         return self.root / "recoverpoint"
 
     @property
+    def trusted_clock(self) -> Path:
+        """Ours: the last time that retention believed."""
+        return self.root / "trustedclock"
+
+    @property
     def reserve(self) -> Path:
         """Ours: room that a start on a full disk can use."""
         return self.root / "reserve"

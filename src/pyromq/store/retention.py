@@ -13,6 +13,8 @@ from datetime import datetime
 from pyromq.config import RetentionConfig
 
 HOUR_MS = 3_600_000
+#: Remove at most this many segments at once, as RocketMQ does: an error in the decision costs no more than that.
+MAX_REMOVED = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +22,18 @@ class SegmentAge:
     """A segment that retention may remove, oldest first. The one being written is not among them."""
 
     size: int
-    modified_ms: int
+    #: When its newest record was stored, or the file last changed, whichever is later.
+    newest_ms: int
+
+
+def newest_ms(stored_ms: int, modified_ms: int, now_ms: int) -> int:
+    """Return when a segment was last written.
+
+    Both times count, and the later one decides: a restored file has an old newest record, and a file that was written
+    while the clock was behind has an old change. A store time of the future was written by a clock that was ahead:
+    then the file's change alone decides.
+    """
+    return modified_ms if stored_ms > now_ms else max(stored_ms, modified_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +56,19 @@ def decide(
     now_ms: int,
     *,
     other_share: float = 0.0,
+    clock_is_trusted: bool = True,
 ) -> Decision:
-    """Expired segments go. With `delete_unexpired`, older ones go too until the disk is below the refuse mark.
+    """Expired segments go, unless the clock has jumped. With `delete_unexpired`, older ones go too until the disk is
+    below the refuse mark. At most `MAX_REMOVED` go at once.
 
     `other_share` is that of the disk of queues and index, if it is another one. If that is full, expired segments wait
     no longer and messages are refused; but removing segments makes little room there, so none is given up for it.
     """
     expired = 0
-    for segment in segments if _may_remove(config, max(disk_share, other_share), now_ms) else []:
-        if now_ms - segment.modified_ms < config.max_age_hours * HOUR_MS:
+    segments = segments[:MAX_REMOVED]
+    may_remove = clock_is_trusted and _may_remove(config, max(disk_share, other_share), now_ms)
+    for segment in segments if may_remove else []:
+        if now_ms - segment.newest_ms < config.max_age_hours * HOUR_MS:
             break
         expired += 1
     share = disk_share - sum(segment.size for segment in segments[:expired]) / max(disk_total, 1)

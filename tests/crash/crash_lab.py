@@ -10,6 +10,7 @@ that a power cut (or a killed process) could leave, opens a store on it and chec
   the readable mark is;
 - H2: nothing is read that was not appended;
 - H3: the offsets of a queue have no gaps, grow with the position, and one that was promised is never given out again;
+  under sync flush neither is one that a group has read;
 - keys and tags find what was promised;
 - recovering once more, after another power cut or in the middle of a recovery, gives the same log and queues;
 - the store lives on from there, and the same holds for its next crash: nothing that was cut comes back.
@@ -51,6 +52,8 @@ class Setting:
     record_crc: bool = True
     transient: bool = False
     sync: bool = False
+    #: Under sync flush, a group reads between an append and its sync, too.
+    reads_before_sync: bool = False
     #: Records of one size: a stale record lies exactly behind a new one as often as can be.
     even: bool = False
 
@@ -152,6 +155,8 @@ class Lab:
         self._goal = 0
         self._life = 0
         self._synced = self._readable = 0
+        #: Under sync flush: where a group goes on that has read everything it is shown.
+        self.group: dict[Queue, int] = {}
         self._operations_to_cut = 0
         self._sample_rate = 0.0
         self.store = self._new_store(self.disk)
@@ -210,7 +215,7 @@ class Lab:
         for draft, receipt in zip(drafts, receipts, strict=True):
             self.model.add(draft, receipt, self.clock.now_ms(), self.setting.record_crc)
         self.story[-1] += f" at {receipts[0].position}-{receipts[-1].end}"
-        if self.setting.sync:
+        if self.setting.sync and not (self.setting.reads_before_sync and self.rng.random() < 0.7):
             self._flush()
 
     def _draft(self) -> Draft:
@@ -287,6 +292,10 @@ class Lab:
     def _note_promises(self) -> None:
         self._synced = max(self._synced, self.store.marks.synced.value)
         self._readable = max(self._readable, self.store.marks.readable.value)
+        if self.setting.sync:
+            for queue in self.store.queues:
+                key = (queue.topic, queue.id.number)
+                self.group[key] = max(queue.max_offset, self.group.get(key, 0))
 
     def _sample(self) -> None:
         """One state that a crash at this moment can leave, checked. The life goes on undisturbed."""
@@ -359,6 +368,7 @@ class Lab:
         self._life += 1
         self.story.append(f"life {self._life}")
         self.model = Check.survivors(self, self.store)
+        self.group.clear()
         self._synced = self._readable = self.store.marks.synced.value
 
     # The checks open stores of their own; the one of the crash that the life goes on from is kept.
@@ -473,6 +483,9 @@ class Check:
                 if each.position >= self.model.may_be_gone_below:
                     assert offset >= low, f"{queue}: offset {offset} at position {each.position} is lost"
             assert high >= self.model.promised_next.get(queue, 0), f"{queue}: offsets before {high} came again"
+        for queue, offset in self.lab.group.items():
+            end = self.store.max_offset(queue[0].decode(), queue[1])
+            assert end >= offset, f"{queue}: a group has read up to {offset}, and {end} would be given out again"
         for queue, promised in self.model.promised_next.items():
             assert self.store.max_offset(queue[0].decode(), queue[1]) >= promised, f"{queue}: begins anew"
 

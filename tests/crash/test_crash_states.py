@@ -46,6 +46,7 @@ def check_states(setting: Setting, states: int, first_seed: int = FIRST_SEED) ->
         pytest.param(Setting(transient=True), 2500, id="transient pool"),
         pytest.param(Setting(record_crc=False), 1500, id="without record CRC"),
         pytest.param(Setting(sync=True), 1500, id="flush before each answer"),
+        pytest.param(Setting(sync=True, reads_before_sync=True), 1000, id="a group reads what is not flushed yet"),
     ],
 )
 def test_no_crash_breaks_a_promise(setting: Setting, states: int) -> None:

@@ -50,8 +50,9 @@ class Loop:
 class Scene:
     """A log whose queues follow as far as readers may see; `promised` holds them back."""
 
-    def __init__(self, *, copies: bool = False) -> None:
-        self.marks = Watermarks()
+    def __init__(self, *, copies: bool = False, sync_flush: bool = False) -> None:
+        self.marks = Watermarks(shows_synced_only=sync_flush)
+        self._sync_flush = sync_flush
         self.promised = Watermark("promised")
         if copies:
             self.marks.show_only(self.promised)
@@ -68,10 +69,17 @@ class Scene:
         self.timing.dispatched()
         self.followed.append(self.marks.dispatched.value)
 
-    def closed_at(self, position: int, *, awaited: bool = False, lingers: bool = False) -> None:
+    def closed_at(self, position: int, *, awaited: bool = False) -> None:
         self.timing.came(may_be_awaited=awaited)
         self.marks.readable.advance(position)
-        self.timing.readable_moved(lingers=lingers)
+        if self._sync_flush:
+            self.timing.synced_moved()
+        else:
+            self.timing.readable_moved()
+
+    def synced_to(self, position: int) -> None:
+        self.marks.synced.advance(position)
+        self.timing.synced_moved()
 
 
 def test_what_is_closed_is_followed_in_the_next_turn_once() -> None:
@@ -93,21 +101,50 @@ def test_whoever_asks_before_does_it_and_it_is_not_done_again() -> None:
     assert scene.followed == [10]
 
 
-def test_what_lingers_waits_for_more_unless_somebody_waits_for_it() -> None:
-    scene = Scene()
-    scene.closed_at(10, lingers=True)
-    scene.closed_at(20, lingers=True)
+def test_under_sync_flush_nothing_is_shown_before_it_is_synced() -> None:
+    scene = Scene(sync_flush=True)
+    scene.closed_at(10)
+    scene.closed_at(20, awaited=True)
+    scene.loop.turn()
+    scene.loop.time_passes()
+    scene.timing.if_due()
+    assert scene.followed == [], "there is nothing to follow"
+    scene.synced_to(10)
+    scene.loop.turn()
+    assert scene.followed == [10], "a long poll may wait for it: at once"
+    scene.synced_to(20)
+    scene.loop.turn()
+    assert scene.followed == [10, 20]
+
+
+def test_what_was_synced_waits_for_more_unless_a_long_poll_waits_for_it() -> None:
+    scene = Scene(sync_flush=True)
+    for position in (10, 20):
+        scene.closed_at(position)
+        scene.synced_to(position)
     scene.loop.turn()
     assert scene.followed == []
     scene.loop.time_passes()
     assert scene.followed == [20]
 
-    scene.closed_at(30, lingers=True)
-    scene.closed_at(40, lingers=True, awaited=True)
+    scene.closed_at(30)
+    scene.synced_to(30)
+    scene.closed_at(40, awaited=True)
     scene.loop.turn()
-    assert scene.followed == [20, 40]
+    assert scene.followed == [20, 30], "what lingered was hurried up"
+    scene.synced_to(40)
+    scene.loop.turn()
     scene.loop.time_passes()
-    assert scene.followed == [20, 40], "what lingered was hurried up"
+    assert scene.followed == [20, 30, 40]
+
+
+def test_a_run_that_was_synced_as_it_was_closed_is_shown_to_the_long_poll_that_waits_for_it() -> None:
+    scene = Scene(sync_flush=True)
+    scene.marks.readable.advance(10)
+    scene.synced_to(10)  # the loop did, before the run is closed and known to be awaited
+    scene.closed_at(10, awaited=True)
+    scene.timing.if_due()
+    assert scene.followed == [10]
 
 
 def test_reports_of_copies_with_nothing_to_show_cost_nothing() -> None:
@@ -202,7 +239,7 @@ def test_a_run_that_has_lingered_is_followed_at_once_where_nothing_holds_it_back
 
 def test_nothing_happens_any_more_once_it_has_stopped() -> None:
     scene = Scene()
-    scene.closed_at(10, lingers=True)
+    scene.closed_at(10)
     scene.timing.stop()
     scene.closed_at(20)
     scene.loop.turn()

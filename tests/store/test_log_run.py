@@ -242,12 +242,17 @@ def test_with_sync_flush_queues_follow_at_once_if_somebody_waits_and_else_when_s
 
     async def written(store: MessageStore, draft: Draft) -> None:
         run_of(store, [draft])
+        await synced(store)
+
+    async def synced(store: MessageStore) -> None:
+        await turns()
+        await store.marks.synced.wait(store.log.end)
         await turns()
 
     async def story() -> None:
         async with MessageStore(settings, disk=SimDisk(), runner=InlineRunner()).running() as store:
             store.append([order("first", queue=queue) for queue in range(2)])
-            await turns()
+            await synced(store)
             await written(store, order("for nobody"))
             assert not in_queues(store)
             store.catch_up()
@@ -262,7 +267,7 @@ def test_with_sync_flush_queues_follow_at_once_if_somebody_waits_and_else_when_s
             await written(store, order("for nobody"))
             assert not in_queues(store)
             store.append([order("in the ordinary way")])
-            await turns()
+            await synced(store)
             assert in_queues(store)
 
             monkeypatch.setattr(open_run, "LINGER_SECONDS", 0.001)

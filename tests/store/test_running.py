@@ -408,3 +408,71 @@ def test_old_damage_behind_a_slice_of_the_index_does_not_fence_the_store() -> No
             assert len(store.query("orders", keys[-1])) == 1
 
     story(tell)
+
+
+class GatedSyncs:
+    """A disk whose syncs of the log wait until they are let go."""
+
+    def __init__(self) -> None:
+        self.disk = SimDisk()
+        self._may_go = threading.Event()
+        self._may_go.set()
+        self.disk.on_operation = self._operation
+
+    def _operation(self, operation: str, path: Path) -> None:
+        if operation == "sync" and path.parent.name == "commitlog" and threading.current_thread().name == "pyromq-sync":
+            self._may_go.wait(SECONDS)
+
+    def hold(self) -> None:
+        self._may_go.clear()
+
+    def let_go(self) -> None:
+        self._may_go.set()
+
+
+@pytest.mark.parametrize("how", ["append", "a topic is removed"])
+def test_under_sync_flush_readers_see_a_message_when_its_sync_ends(how: str) -> None:
+    gate = GatedSyncs()
+
+    async def tell() -> None:
+        settings = config(flush=FlushConfig(sync=True))
+        async with MessageStore(settings, disk=gate.disk, runner=InlineRunner()).running() as store:
+            store.append(orders(1))
+            await store.marks.dispatched.wait(store.log.end)
+            told: list[list[tuple[str, int]]] = []
+            store.arrivals.listen(told.append)
+            store.arrivals.watch("orders", 0)
+            gate.hold()
+            (receipt,) = store.append(orders(1))
+            for _ in range(5):
+                await asyncio.sleep(0)
+                store.catch_up()
+            assert store.max_offset("orders", 0) == receipt.queue_offset
+            assert store.read("orders", 0, receipt.queue_offset).status is ReadStatus.AT_END
+            assert store.given_out("orders", 0) == receipt.queue_offset + 1
+            assert told == []
+            gate.let_go()
+            if how == "append":
+                await store.marks.dispatched.wait(receipt.end)
+                assert told == [[("orders", 0)]], "a long poll is answered"
+                assert store.max_offset("orders", 0) == receipt.queue_offset + 1
+            else:
+                assert await store.remove_topic("orders")
+                assert store.marks.synced.value >= receipt.end
+                assert store.max_offset("orders", 0) == 0
+                store.append(orders(1))
+                await store.marks.dispatched.wait(store.log.end)
+                assert store.max_offset("orders", 0) == 1, "no message of the removed topic comes back"
+
+    story(tell)
+
+
+def test_under_sync_flush_a_stop_puts_all_messages_into_their_queues() -> None:
+    store = MessageStore(config(flush=FlushConfig(sync=True)), disk=SimDisk(), runner=InlineRunner())
+    store.open()
+    store.append(orders(3))
+    store.close()
+    again = MessageStore(config(flush=FlushConfig(sync=True)), disk=store.disk, runner=InlineRunner())
+    assert again.open().scanned_from == again.log.end, "there is nothing left to dispatch"
+    assert again.max_offset("orders", 0) == 3
+    again.close()

@@ -2,6 +2,7 @@
 
     readable moves    a run was closed, or something was appended
     shown moves       copies were heard of, and readers may see more: far more often than there is something to show
+    synced moves      under sync flush: readers see no more than that
 
 To follow costs as much for one message as for fifty. So what is due is done once, however many say so; and while part
 of what was closed together is still held back until it is copied, its rest is waited for.
@@ -44,13 +45,22 @@ class DispatchTiming:
         """Somebody begins to wait for a queue: one of those that are in the log already may be for it."""
         self._may_be_awaited |= self._marks.dispatched.value < self._marks.readable.value
 
-    def readable_moved(self, *, lingers: bool = False) -> None:
-        """`lingers`: it was not waited for more messages yet."""
-        self.later(lingers=(lingers and not self._may_be_awaited) or self._is_more_to_come)
+    def readable_moved(self) -> None:
+        self.later(lingers=self._is_more_to_come)
+
+    def synced_moved(self) -> None:
+        """Under sync flush, also when a run is closed. A long poll is answered at once, and all others wait for more
+        messages: those of one sync are few."""
+        if self._is_more_shown:
+            self.later(lingers=not self._may_be_awaited)
 
     def shown_moved(self) -> None:
-        if self._marks.shown > min(self._marks.dispatched.value, self._marks.indexed.value):
+        if self._is_more_shown:
             self.later(lingers=self._is_more_to_come)
+
+    @property
+    def _is_more_shown(self) -> bool:
+        return self._marks.shown > min(self._marks.dispatched.value, self._marks.indexed.value)
 
     @property
     def _is_more_to_come(self) -> bool:

@@ -128,7 +128,7 @@ class MessageStore(StoreReader):
         self.disk: Disk = disk or OsDisk(self.paths.staging, {self.paths.commit_log: self.paths.log_staging})
         self.clock: Clock = clock or SystemClock()
         self.telemetry = telemetry or Telemetry()
-        self.marks = Watermarks()
+        self.marks = Watermarks(shows_synced_only=config.flush.sync)
         self.report = RecoveryReport()
         self._threads = None if runner is not None else ThreadPoolExecutor(2, "pyromq-store")
         background: Runner = runner if runner is not None else _ThreadRunner(self._threads)
@@ -177,12 +177,17 @@ class MessageStore(StoreReader):
         self._timing = DispatchTiming(self.marks, self._dispatch_now, lambda: self._open_run.linger_s)
         #: Readers may see more than when it was cleared last.
         self._more_is_shown = asyncio.Event()
-        self.marks.shown_moved = self._shown_moved
-        self.arrivals.watched = self._timing.watched
+        self._follow_marks()
         self._append_seconds = self.telemetry.histogram("store.append_seconds")
         self._append_unfaulted_seconds = self.telemetry.histogram("store.append_without_page_fault_seconds")
         self._messages = self.telemetry.counter("store.appended_messages")
         self._describe_figures()
+
+    def _follow_marks(self) -> None:
+        self.marks.shown_moved = self._shown_moved
+        if self.config.flush.sync:
+            self.marks.synced.listen(self._synced_moved)
+        self.arrivals.watched = self._timing.watched
 
     def _describe_figures(self) -> None:
         marks = self.marks
@@ -285,10 +290,8 @@ class MessageStore(StoreReader):
 
     def _finish(self) -> None:
         self.commit_gathered()
-        try:
-            self._complete()
-        finally:
-            self.flusher.sync_now()
+        self.flusher.sync_now()  # first: under sync flush queues follow the synced mark
+        self._complete()
         try:
             if self.index is not None:
                 self.index.sync_all()
@@ -381,7 +384,11 @@ class MessageStore(StoreReader):
         self.dispatcher.recovering = True
 
     def lead(self) -> None:
-        """From now on the log grows by messages again: each goes behind the last of its queue. Raises DiskFull."""
+        """From now on the log grows by messages again: each goes behind the last of its queue.
+
+        Raises DiskFull, StoreFenced.
+        """
+        self._sync_if_visibility_waits()
         self.dispatch()
         self.log.end_copying()
         self.dispatcher.recovering = False
@@ -512,17 +519,23 @@ class MessageStore(StoreReader):
         self._messages.add(messages)
         self.marks.appended.advance(self.log.end)
         if self._transient is None:
-            # Without sync flush the run has lingered already.
-            self._show(self.log.end, lingers=self.config.flush.sync)
+            self._show(self.log.end)
         self.flusher.grew()
 
-    def _show(self, position: int, *, lingers: bool = False) -> None:
-        """Readers may see the log up to a position, and the queues follow."""
+    def _show(self, position: int) -> None:
+        """The log can be read up to a position, and the queues follow; under sync flush, up to the synced mark."""
         self.marks.readable.advance(position)
-        self._timing.readable_moved(lingers=lingers)
+        if self.config.flush.sync:
+            self._timing.synced_moved()
+        else:
+            self._timing.readable_moved()
 
     def _shown_moved(self) -> None:
         self._timing.shown_moved()
+        self._more_is_shown.set()
+
+    def _synced_moved(self, _: int) -> None:
+        self._timing.synced_moved()
         self._more_is_shown.set()
 
     def commit_gathered(self) -> None:
@@ -535,6 +548,7 @@ class MessageStore(StoreReader):
         except OSError as error:
             raise self.fence(error) from error
         if committed > self.marks.readable.value:
+            self._timing.came(may_be_awaited=True)  # it has been gathered for long enough
             self._show(committed)
 
     def fence(self, error: BaseException) -> StoreFenced:
@@ -562,6 +576,11 @@ class MessageStore(StoreReader):
         self._check_unfenced()
         self._check_open()
         self.flusher.sync_now()
+
+    def _sync_if_visibility_waits(self) -> None:
+        """Under sync flush only what is synced gets into its queue. Raises StoreFenced."""
+        if self.config.flush.sync:
+            self.flush()
 
     async def wait_synced(self, receipt: AppendedAt) -> None:
         """Return once a message is durable. All who wait share one sync. Raises StoreFenced."""
@@ -731,6 +750,7 @@ class MessageStore(StoreReader):
             raise IllegalMessage(f"the topic {topic!r} cannot be the name of a directory")
         async with self.points.lock:
             self._check_unfenced()
+            self._sync_if_visibility_waits()
             with self.marks.showing_all():
                 self.dispatch()  # an entry that is still to come would be one of the new topic
             if not agreed():

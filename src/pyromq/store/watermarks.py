@@ -5,8 +5,9 @@
     dispatched ≤ readable  everything below `dispatched` is in its consume queue
     indexed ≤ readable     everything below `indexed` is in the key index
 
-Somebody else's mark may hold readers back (`show_only`): copies of the log are made of what is in its files, and
-consumers see what is promised.
+Another mark may hold readers back (`show_only`): replicas copy everything that is in the log's files, and consumers see
+what is acknowledged. Under sync flush they see no more than `synced`: a power cut takes unsynced messages, their queue
+offsets are given to others, and a group that had read the lost ones would never see those.
 
 After an append nobody passes objects around: a component moves its mark, another waits for it.
 Not thread-safe: marks move on the thread that owns the store.
@@ -100,15 +101,20 @@ class Watermark:
 class Watermarks:
     """The marks of one store."""
 
-    __slots__ = ("_followed", "_shown", "appended", "dispatched", "indexed", "readable", "shown_moved", "synced")
+    __slots__ = (
+        "_followed", "_shown", "_shows_synced_only", "appended", "dispatched", "indexed", "readable", "shown_moved",
+        "synced",
+    )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, *, shows_synced_only: bool = False) -> None:
+        """`shows_synced_only`: acknowledged is what is synced, so that readers see no more than that."""
         self.appended = Watermark("appended")
         self.synced = Watermark("synced")
         self.readable = Watermark("readable")
         self.dispatched = Watermark("dispatched")
         self.indexed = Watermark("indexed")
         self._shown = self.readable
+        self._shows_synced_only = shows_synced_only
         #: The marks that queues have followed beside their own.
         self._followed: list[Watermark] = []
         #: Called when there may be more to show.
@@ -117,7 +123,8 @@ class Watermarks:
     @property
     def shown(self) -> int:
         """Queues and index go no further."""
-        return min(self._shown.value, self.readable.value)
+        shown = min(self._shown.value, self.readable.value)
+        return min(shown, self.synced.value) if self._shows_synced_only else shown
 
     @property
     def undispatched(self) -> int:
@@ -139,7 +146,7 @@ class Watermarks:
 
     @contextlib.contextmanager
     def showing_all(self) -> Iterator[None]:
-        """For a block."""
+        """For a block; under sync flush, everything that is synced."""
         held, self._shown = self._shown, self.readable
         try:
             yield

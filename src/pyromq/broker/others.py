@@ -151,11 +151,12 @@ class Others:
         if answer is None or (answer.told.cluster, answer.told.name) != (config.cluster, config.name):
             return None
         if not answer.is_trusted:
-            self._warn_of_stranger(answer)
+            self.warn_of_stranger(answer)
             return None
         return answer
 
-    def _warn_of_stranger(self, answer: Answered) -> None:
+    def warn_of_stranger(self, answer: Answered) -> None:
+        """Log once that an address is ignored."""
         if answer.address not in self._strangers and len(self._strangers) < MOST_CANDIDATES:
             self._strangers.add(answer.address)
             log.warning("%s, so it is ignored", why_not_trusted(answer))

@@ -21,6 +21,7 @@ from pyromq.broker.fast_sends import FastSends
 from pyromq.broker.groups import Groups
 from pyromq.broker.holds import Holds
 from pyromq.broker.locks import QueueLocks
+from pyromq.broker.master_search import MasterSearch
 from pyromq.broker.metadata_copy import MetadataCopy, TakenProgress
 from pyromq.broker.overload import Overload
 from pyromq.broker.processors.admin_broker import BrokerAdmin
@@ -165,6 +166,7 @@ class Parts:
             trusts=self._copies.trusts, catch_up=store.catch_up,
         )  # fmt: skip
         self._copies.agreed = self._follows_master_at
+        self.master_search = MasterSearch(leading, role.others, self._copies, self._follows_master_at)
         master = leading.master
         if master is not None and config().is_slave:
             self.metadata_copy.master_is_at(master.address)
@@ -258,11 +260,8 @@ class Parts:
 
     def _master_is_at(self, address: str | None, ha_address: str | None) -> None:
         """What a name server says, of a slave's master. One that knows of none may be new: the other ones go on."""
-        if self._settings.current().is_slave:
-            if ha_address:
-                self._copies.master_is_at(ha_address, address)
-            if address and self._copies.may_be_master(address):
-                self.metadata_copy.master_is_at(address)
+        if self._settings.current().is_slave and ha_address:
+            self.master_search.named(address, ha_address)
 
     def _follows_master_at(self, address: str | None) -> None:
         """The log is copied from a master that answers there: so is everything else it has."""
@@ -302,7 +301,7 @@ class Parts:
         """What runs beside, for as long as the broker does."""
         work = [*self._tables.work(), self.overload.run(), self.statistics.run(), self.leading.run()]
         if self._settings.current().is_slave:
-            work.append(self.metadata_copy.run())
+            work += [self.metadata_copy.run(), self.master_search.run()]
         else:  # what these write is in the master's log, and so in a slave's
             work += [self.delays.run(), self.check_back.run()]
         if self.promise.waits_for_slaves:

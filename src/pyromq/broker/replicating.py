@@ -193,7 +193,7 @@ class Replicating:
 
     def _may_begin_anew(self, state: ReplicaState) -> bool:
         """Return whether the settings name the primary: no log is quarantined on the word of another one."""
-        if self._follows_settings or self._others.trust.is_configured_host(host_of(state.primary or "")):
+        if self.follows_settings or self._others.trust.is_configured_host(host_of(state.primary or "")):
             return True
         log.error(
             "%s: our log is kept, for %s knows nothing of epochs and is not in the settings. If it is the master of "
@@ -206,7 +206,7 @@ class Replicating:
 
     def _first_master(self) -> str | None:
         """The settings know, unless something else was decided since; then whoever was heard of last."""
-        if self._follows_settings:
+        if self.follows_settings:
             return self._config.replication.primary
         master = self._leading.master
         if master is None or not master.ha_address or master.ha_address.endswith(":0"):  # it had no port of its own yet
@@ -215,12 +215,17 @@ class Replicating:
         return master.ha_address
 
     @property
-    def _follows_settings(self) -> bool:
+    def follows_settings(self) -> bool:
         return self._config.replication.primary is not None and not self._leading.was_decided
+
+    @property
+    def follows(self) -> tuple[str, str | None] | None:
+        """The replication address and the broker address of the master that was named; `None` if none was."""
+        return self._told_at
 
     def master_is_at(self, ha_address: str, address: str | None = None) -> None:
         """What a name server said. The settings know better."""
-        if self.replica is not None and not self._follows_settings:
+        if self.replica is not None and not self.follows_settings:
             self._told_at = ha_address, address
             self.replica.follow(ha_address)
 
@@ -234,11 +239,13 @@ class Replicating:
         one that starts again may have lost all it had."""
         if self.replica is None or not self.replica.state.connected:
             return False
-        return self._agreed is None or address in self._agreed
+        if self._agreed is None:  # a broker of Apache's: on the machine whose log we copy
+            return host_of(address) == host_of(self._master_address or "")
+        return address in self._agreed
 
-    def may_be_master(self, address: str) -> bool:
-        """Whether a name server's word for the master can be followed: not while we copy the log of another one."""
-        return self.trusts(address) or self.seeks_master
+    def is_configured_master(self, address: str) -> bool:
+        """Whether a broker address that a name server names is on the machine of `replication.primary`."""
+        return self.follows_settings and host_of(address) == host_of(self._config.replication.primary or "")
 
     # --- comparing ---------------------------------------------------------------------------------------------------
 
@@ -254,7 +261,7 @@ class Replicating:
             if is_certain or self._leading.epochs:
                 raise
             answer = None
-        if answer is not None and not answer.is_trusted and not self._follows_settings:
+        if answer is not None and not answer.is_trusted and not self.follows_settings:
             raise Parted(f"{why_not_trusted(answer)}; until then its log is not copied")
         told = answer.told if answer is not None else None
         if told is None:

@@ -13,7 +13,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from pyromq.auth.group_secret import GroupSecret, Nonces
-from pyromq.auth.proofs import is_answer_proved, is_question_proved, proof_of_answer, prove_question, prove_role_request
+from pyromq.auth.proofs import (
+    PROOF,
+    is_answer_proved,
+    is_question_proved,
+    proof_of_answer,
+    prove_question,
+    prove_role_request,
+)
 from pyromq.clock import Clock
 from pyromq.config import BrokerConfig
 from pyromq.config.checks import is_ip_address
@@ -69,16 +76,16 @@ class Trust:
         return names == (self._config.cluster, self._config.name) and is_question_proved(self.secret, request)
 
     def answers(self, request: GetBrokerEpochs, told: BrokerEpochs, peer: Peer) -> tuple[bytes, dict[str, str]]:
-        """Return the body and the header fields of an answer: all of it for one that proves the secret, with a nonce,
-        and for a host that the settings name."""
-        if is_question_proved(self.secret, request):
-            told = replace(told, nonce=self.nonces.issue())
-        elif not self.is_configured_host(host_of(peer.address)):
-            told = told.for_strangers()
-        body = told.encode()
-        if self.secret is None or not request.nonce:
-            return body, {}
-        return body, {"proof": proof_of_answer(self.secret, request.nonce, body)}
+        """Return the body and the header fields of an answer.
+
+        An asker that proves the secret gets all of it, a nonce and a proof; a host that the settings name all but these
+        two; any other one what RocketMQ's brokers tell.
+        """
+        if self.secret is not None and is_question_proved(self.secret, request):
+            body = replace(told, nonce=self.nonces.issue()).encode()
+            return body, {PROOF: proof_of_answer(self.secret, request.nonce, body)}
+        is_configured = self.is_configured_host(host_of(peer.address))
+        return (told if is_configured else told.for_strangers()).encode(), {}
 
     def prove(self, request: RoleRequest, told: BrokerEpochs) -> None:
         """Prove a role request to a broker that has just answered. Raises NotNow if that is not possible."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -88,6 +89,47 @@ def test_the_broker_corrects_an_offset_that_is_gone_and_the_log_tells(caplog: py
     with caplog.at_level(logging.WARNING, "pyromq.client"):
         play(story, first=100)
     assert "goes on at 100 in orders/0 of broker-a instead of 40" in caplog.text
+
+
+class Pausing:
+    """In place of the module `asyncio`: notes pauses, and takes none."""
+
+    def __init__(self) -> None:
+        self.pauses: list[float] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    async def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("says", [[0, 50], [50, 60, 70], [50, 50, 0]], ids=str)
+def test_an_offset_that_the_broker_moves_again_and_again_is_followed_ever_more_slowly(
+    says: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pausing = Pausing()
+    monkeypatch.setattr(lane, "asyncio", pausing)
+
+    async def story(broker: FakeBroker, heard: Heard) -> None:
+        broker.store("never seen")
+        places = itertools.cycle(says)
+
+        def elsewhere(request: PullMessage) -> Any:
+            if request.topic != TOPIC:
+                return broker.pull(request)
+            return broker.result(ResponseCode.PULL_OFFSET_MOVED, next(places))
+
+        broker.answers[PullMessage] = elsewhere
+        async with consuming(broker, heard):
+            await eventually(lambda: 3.0 in pausing.pauses)
+
+    with caplog.at_level(logging.WARNING, "pyromq.client"):
+        play(story)
+    grown = [pause for pause in pausing.pauses if pause in (0.1, 0.2, 0.4, 0.8, 1.6, 3.0)]
+    assert grown[:6] == [0.1, 0.2, 0.4, 0.8, 1.6, 3.0]
+    assert caplog.text.count("goes on at") == 2, "the log is not filled with it"
 
 
 def test_nobody_begins_anywhere_while_the_progress_cannot_be_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn
 
 import pytest
@@ -67,6 +67,150 @@ def test_a_handler_may_wait_for_a_task_that_somebody_cancelled() -> None:
         handled.append(message.text)
 
     asyncio.run(sent_back_and_all_others_handled(handle, handled))
+
+
+def own_task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None
+    return task
+
+
+async def _cancel_and_wait() -> None:
+    own_task().cancel()
+    await asyncio.sleep(0)
+
+
+async def _cancelled_by_a_callback() -> None:
+    asyncio.get_running_loop().call_soon(own_task().cancel)
+    await asyncio.sleep(10)
+
+
+async def _cancelled_by_a_child() -> None:
+    worker = own_task()
+
+    async def child() -> None:
+        worker.cancel()
+
+    task = asyncio.create_task(child())
+    await asyncio.sleep(10)
+    await task
+
+
+CANCELLING = [_cancel_and_wait, _cancelled_by_a_callback, _cancelled_by_a_child]
+
+
+@pytest.mark.parametrize("cancel", CANCELLING, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("batch", [None, 1])
+def test_a_handler_that_cancels_its_own_task_costs_no_worker(
+    cancel: Callable[[], Awaitable[None]], batch: int | None
+) -> None:
+    handled: list[str] = []
+
+    async def handle(message: Any) -> None:
+        [one] = message if batch else [message]
+        if one.text == "bad":
+            await cancel()
+        handled.append(one.text)
+
+    async def story() -> None:
+        broker = FakeBroker()
+        broker.store("bad", "good")
+        async with broker.running():
+            consumer = consumer_of(broker, handle)
+            consumer.subscribe(TOPIC, handle, batch=batch or 0)
+            async with consumer:
+                await eventually(lambda: handled == ["good"])
+                await eventually(lambda: [one.position for one in broker.all_of(SendBack)] == [0])
+
+    asyncio.run(story())
+
+
+def test_a_handler_that_returns_after_it_cancelled_its_task_has_handled_its_message() -> None:
+    """The next message must not pay for it."""
+    handled: list[str] = []
+
+    async def story() -> None:
+        broker = FakeBroker()
+        broker.store("a", "b", "c")
+
+        async def handle(message: ReceivedMessage) -> None:
+            own_task().cancel()
+            handled.append(message.text)
+
+        async with broker.running(), consumer_of(broker, handle):
+            await eventually(lambda: handled == ["a", "b", "c"])
+            await eventually(
+                lambda: broker.committed == 3 or any(getattr(one, "commit_offset", 0) == 3 for one in broker.asked)
+            )
+        assert broker.all_of(SendBack) == []
+
+    asyncio.run(story())
+
+
+def test_a_worker_that_is_cancelled_while_it_waits_is_replaced() -> None:
+    """As by a timer that a handler set and forgot."""
+    handled: list[str] = []
+    workers_seen: list[asyncio.Task[Any]] = []
+
+    async def story() -> None:
+        broker = FakeBroker()
+        broker.store("a")
+
+        async def handle(message: ReceivedMessage) -> None:
+            workers_seen.append(own_task())
+            handled.append(message.text)
+
+        async with broker.running(), consumer_of(broker, handle):
+            await eventually(lambda: handled == ["a"])
+            workers_seen[0].cancel()
+            await asyncio.wait(workers_seen[:1])
+            broker.store("b")
+            await eventually(lambda: handled == ["a", "b"])
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("cancel", CANCELLING, ids=lambda one: one.__name__)
+def test_in_an_ordered_queue_a_handler_that_cancels_its_task_gets_its_message_again(
+    cancel: Callable[[], Awaitable[None]],
+) -> None:
+    async def story() -> None:
+        broker = FakeBroker()
+        broker.store("a", "b")
+        heard: list[str] = []
+
+        async def handle(message: ReceivedMessage) -> None:
+            heard.append(message.text)
+            if len(heard) < 3:
+                await cancel()
+
+        async with broker.running(), consumer_of(broker, handle, ordered=True, pause_s=0.01):
+            await eventually(lambda: len(heard) >= 4)
+            assert heard == ["a", "a", "a", "b"]
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("ordered_queue", [True, False])
+def test_a_loop_that_ends_ends_handlers_at_work(ordered_queue: bool) -> None:
+    """`asyncio.run` cancels what is left and waits for it: nothing may begin again."""
+    seen: list[asyncio.Task[Any]] = []
+
+    async def story() -> None:
+        broker = FakeBroker()
+        broker.store("a")
+
+        async def handle(message: ReceivedMessage) -> None:
+            seen.append(own_task())
+            await asyncio.Event().wait()
+
+        running = broker.running()
+        await running.__aenter__()
+        await consumer_of(broker, handle, ordered=ordered_queue).start()
+        await eventually(lambda: bool(seen))
+
+    asyncio.run(story())
+    assert [task.cancelled() for task in seen] == [True]
 
 
 def _stop_iteration() -> NoReturn:

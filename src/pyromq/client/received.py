@@ -23,11 +23,13 @@ from pyromq.records.message_id import encode_message_id
 from pyromq.records.properties import NAME_END, VALUE_END, decode_properties
 from pyromq.records.record import Spans, spans_of
 
-#: What a queue needs to know of every message: its size and its offset in the queue.
-_SIZE_AND_OFFSET = struct.Struct(">I16xq")
+#: What is needed of every message: its size, its offset in the queue, its storage flags.
+_SIZE_OFFSET_FLAGS = struct.Struct(">I16xq8xi")
 #: Most programs want the body, and most records have it here: both hosts are IPv4, and it is not compressed.
 _FLAGS_AND_BODY_SIZE = struct.Struct(">36xi44xi")
 _PLAIN_BODY = _FLAGS_AND_BODY_SIZE.size
+#: A compressed body that unpacks to more is not kept with its message: a run of them would take gigabytes.
+KEPT_BYTES = 4 << 20
 _NOT_PLAIN = FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6 | FLAG_COMPRESSED
 
 
@@ -86,8 +88,22 @@ class ReceivedMessage(Message):
         if decode is None:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         value = decode(self)
-        setattr(self, name, value)
+        if name != "body" or len(value) <= KEPT_BYTES or not self.storage_flags & FLAG_COMPRESSED:
+            setattr(self, name, value)
         return value
+
+    def unpack(self, limit: int) -> bool:
+        """Unpack a compressed body if it has at most `limit` bytes then, and keep it; return whether it has.
+
+        Raises UnreadableBody, IllegalMessage.
+        """
+        from pyromq.records.compression import decompress_up_to
+
+        spans = self._spans
+        body = decompress_up_to(self._data[spans.body : spans.body_end], spans.storage_flags, limit)
+        if body is not None:
+            self.body = body
+        return body is not None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy or a pickle has the bytes of this message, and not of the whole answer."""
@@ -116,12 +132,14 @@ def split_records(data: bytes, queue: MessageQueue) -> list[ReceivedMessage]:
     """The messages in the body of an answer, one behind the other. Raises IllegalMessage when they do not add up."""
     messages = []
     at, end = 0, len(data)
-    unpack, least = _SIZE_AND_OFFSET.unpack_from, _SIZE_AND_OFFSET.size
+    unpack, least = _SIZE_OFFSET_FLAGS.unpack_from, _SIZE_OFFSET_FLAGS.size
     while at < end:
-        size, offset = unpack(data, at) if end - at >= least else (0, 0)
+        size, offset, flags = unpack(data, at) if end - at >= least else (0, 0, 0)
         if size < least or at + size > end:
             raise IllegalMessage(f"the answer is no row of messages: at byte {at} of {end} one cannot be told")
-        messages.append(ReceivedMessage(data, at, size, queue, offset))
+        message = ReceivedMessage(data, at, size, queue, offset)
+        message.storage_flags = flags
+        messages.append(message)
         at += size
     return messages
 

@@ -74,6 +74,8 @@ class Session:
         self._service = Service({})
         self._client: Client | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
+        #: Tasks that are cancelled now are to end.
+        self.is_closing = False
         #: On which connection each broker has heard of this client; None for one that could not be reached.
         self._heard: dict[str, Connection | None] = {}
         #: The brokers that did not want to hear of this client when they were told last, and why.
@@ -107,6 +109,7 @@ class Session:
         """Nothing is connected yet: that happens when somebody asks."""
         if self._client is not None:
             raise ClientClosed("this client was started already")
+        self.is_closing = False
         self._client = Client(
             self._service.handle,
             _LIMITS,
@@ -123,6 +126,7 @@ class Session:
         client, tasks = self._client, tuple(self._tasks)
         if client is None:
             return
+        self.is_closing = True
         for task in tasks:
             task.cancel()
         try:
@@ -145,9 +149,10 @@ class Session:
         if self.options.client_id is None:
             self.client_id = _new_client_id(self.clock.now_ms())
 
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    def spawn(self, work: Coroutine[Any, Any, Any], kind: type[asyncio.Task[Any]] | None = None) -> asyncio.Task[Any]:
         """Run something beside, for as long as the session lasts."""
-        task = asyncio.get_running_loop().create_task(work)
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(work) if kind is None else kind(work, loop=loop)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task

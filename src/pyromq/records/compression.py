@@ -103,6 +103,14 @@ def compress(body: bytes, name: str) -> tuple[bytes, int]:
 
 def decompress(body: bytes, storage_flags: int, limit: int = MAX_BODY_BYTES) -> bytes:
     """What was compressed, by its storage flags; unchanged when they do not say so. Raises UnreadableBody."""
+    found = decompress_up_to(body, storage_flags, limit)
+    if found is None:
+        raise UnreadableBody(f"the body of {len(body)} bytes decompresses to more than {limit}, which is the limit")
+    return found
+
+
+def decompress_up_to(body: bytes, storage_flags: int, limit: int) -> bytes | None:
+    """The same; None if it has more than `limit` bytes then. Raises UnreadableBody."""
     if not storage_flags & FLAG_COMPRESSED:
         return body
     form = _BY_FLAG.get(storage_flags & FLAG_COMPRESSION_MASK)
@@ -113,6 +121,4 @@ def decompress(body: bytes, storage_flags: int, limit: int = MAX_BODY_BYTES) -> 
         found = form.decompress(body, limit + 1)
     except (zlib.error, RuntimeError, zstandard.ZstdError, EOFError) as problem:
         raise UnreadableBody(f"the body says that it is compressed, but cannot be decompressed: {problem}") from None
-    if len(found) > limit:
-        raise UnreadableBody(f"the body of {len(body)} bytes decompresses to more than {limit}, which is the limit")
-    return found
+    return found if len(found) <= limit else None

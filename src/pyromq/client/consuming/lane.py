@@ -60,6 +60,9 @@ LAST_PAUSE_SECONDS = 1.0
 ELSEWHERE_SECONDS = 3.0
 #: The same after an answer that makes no sense: the next one will hardly be better.
 MISREAD_PAUSE_SECONDS = 3.0
+#: A move of the offset this soon after another one is followed by a pause, doubled for each: a broker whose answers
+#: lead to and fro must not be asked without end.
+MOVED_AGAIN_SECONDS = 10.0
 #: The least that is asked for when many queues share what may be buffered.
 LEAST_FETCH_BYTES = 64 << 10
 
@@ -130,6 +133,9 @@ class Lane:
         self._lost_until = 0.0
         self._pause_s = FIRST_PAUSE_SECONDS
         self._wanted_tags = _tags_to_check(subscription)
+        #: When the broker moved the offset last, and how often in a row, each soon after the one before.
+        self._moved_at = -MOVED_AGAIN_SECONDS
+        self._moves = 0
         #: Grows with each seek: an answer to a question of before it is not for us.
         self.generation = 0
         #: Made due to give up the fetch that the broker may hold; None while there is none.
@@ -219,7 +225,9 @@ class Lane:
         if generation != self.generation or self.is_dropped or self.is_paused:
             return  # nobody wants it now; it is asked for again
         self._take(answer)
-        if asked_for == self.process_queue.next_offset:
+        if answer.code == ResponseCode.PULL_OFFSET_MOVED and self._moves > 1:
+            await asyncio.sleep(min(FIRST_PAUSE_SECONDS * 2 ** min(self._moves - 2, 10), MISREAD_PAUSE_SECONDS))
+        elif asked_for == self.process_queue.next_offset:
             # A broker that cannot hold a fetch answers at once: then it is not asked without a pause.
             too_soon_s = FIRST_PAUSE_SECONDS - (self._session.clock.monotonic() - asked_at)
             if too_soon_s > 0:
@@ -288,7 +296,12 @@ class Lane:
 
     def _moved(self, result: PullResult) -> None:
         """Nothing is stored where we asked, or somebody reset the group. The broker says where to go on."""
-        log.warning(
+        now = self._session.clock.monotonic()
+        self._moves = self._moves + 1 if now - self._moved_at < MOVED_AGAIN_SECONDS else 1
+        self._moved_at = now
+        level = logging.WARNING if self._moves <= 2 else logging.DEBUG
+        log.log(
+            level,
             "%s goes on at %d in %s/%d of %s instead of %d: that is what the broker says, which has %d to %d",
             self._fetching.settings.group, result.next_offset, self.queue.topic, self.queue.queue_id,
             self.queue.broker_name, self.process_queue.next_offset, result.min_offset, result.max_offset,

@@ -2,7 +2,8 @@
 
 A message that fails is tried again in its place after a pause, and holds back those behind it, however often that is;
 with `max_attempts`, it goes to the dead letters after the last one and the queue goes on. Before every message the lock
-is looked at: one that may belong to another member by now stops the queue, and keeps the order.
+is looked at: one that may belong to another member by now stops the queue, and keeps the order. The task of a queue
+that is cancelled while its consumer runs, by a handler as a rule, is replaced, and the message tried again.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from typing import Any
 
 from pyromq.client.consuming.ending import let_end
 from pyromq.client.consuming.lane import Lane
+from pyromq.client.consuming.large_bodies import LargeBodies
 from pyromq.client.consuming.listeners import Listeners, is_its_own
 from pyromq.client.consuming.process_queue import Run
 from pyromq.client.consuming.queue_locks import QueueLocks
 from pyromq.client.consuming.sending_back import SendingBack, told
 from pyromq.client.consuming.settings import ConsumerSettings
 from pyromq.client.consuming.verdicts import DeadLetter
+from pyromq.client.handler_task import HandlerTask, is_at_loop_end, is_cancelled
 from pyromq.client.received import ReceivedMessage
 from pyromq.client.session import Session
 
@@ -58,6 +61,8 @@ class OrderedHandling:
         self._locks = locks
         self._tracks: dict[Lane, _Track] = {}
         self.failed = 0
+        self._is_stopping = False
+        self._large_bodies = LargeBodies()
 
     def start(self) -> None:
         """Each queue has its own task, from its first message on."""
@@ -66,7 +71,7 @@ class OrderedHandling:
         track = self._tracks.get(lane)
         if track is None:
             track = self._tracks[lane] = _Track()
-            track.task = self._session.spawn(self._work(lane, track))
+            track.task = self._session.spawn(self._work(lane, track), HandlerTask)
         track.runs.append(run)
         track.stirred.set()
 
@@ -83,6 +88,7 @@ class OrderedHandling:
 
     async def stop(self) -> None:
         """Let the messages that are being handled end; cancel what does not within the grace."""
+        self._is_stopping = True
         tasks = [track.task for track in self._tracks.values() if track.task is not None]
         for track in self._tracks.values():
             track.stirred.set()
@@ -96,19 +102,44 @@ class OrderedHandling:
                 track.stirred.clear()
                 await track.stirred.wait()
                 continue
-            await self._handle_run(lane, track.runs.popleft())
+            await self._handle_run(lane, track, track.runs.popleft())
 
-    async def _handle_run(self, lane: Lane, run: Run) -> None:
+    @property
+    def _is_ending(self) -> bool:
+        """Whether a cancellation of the current task is meant to end it."""
+        return self._is_stopping or self._session.is_closing or is_at_loop_end()
+
+    async def _resume(
+        self, lane: Lane, track: _Track, run: Run, taken: tuple[int, ReceivedMessage], error: BaseException
+    ) -> None:
+        """Go on in place of a task that was cancelled, with the message that it was at."""
+        index, message = taken
+        track.runs.appendleft(run)
+        if not run.is_void and not run.done[index]:
+            if await self._is_given_up(message, error):
+                run.finish(index)
+            elif not run.is_void:
+                run.again(index)
+        await self._work(lane, track)
+
+    async def _handle_run(self, lane: Lane, track: _Track, run: Run) -> None:
         listener = self._listeners.of(lane.queue.topic)
         now = self._session.clock.monotonic
         until = now() + SLICE_SECONDS
         for index, message in run.todo:
-            while not await self._handle(lane, run, index, message, listener.handle):
-                if lane.is_leaving or run.is_void:
-                    return
-            if now() > until:
-                await asyncio.sleep(0)
-                until = now() + SLICE_SECONDS
+            try:
+                while not await self._handle(lane, run, index, message, listener.handle):
+                    if lane.is_leaving or run.is_void:
+                        return
+                if now() > until or is_cancelled():
+                    await asyncio.sleep(0)
+                    until = now() + SLICE_SECONDS
+            except asyncio.CancelledError as error:
+                if not self._is_ending:
+                    log.warning("the task that handles a queue was cancelled, by its handler or another task: replaced")
+                    resumed = self._resume(lane, track, run, (index, message), error)
+                    track.task = self._session.spawn(resumed, HandlerTask)
+                raise
 
     async def _handle(self, lane: Lane, run: Run, index: int, message: ReceivedMessage, handle: Any) -> bool:
         """Whether the next message may be handled; if not, this one is tried again unless the queue is gone."""
@@ -119,7 +150,7 @@ class OrderedHandling:
             return False
         lane.is_busy = True
         try:
-            await handle(message)
+            await self._large_bodies.call(handle, message)
             run.finish(index)
         except BaseException as error:  # handlers are the program's own: anything is tried again
             if not is_its_own(error):

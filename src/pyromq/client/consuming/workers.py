@@ -2,7 +2,8 @@
 
 Nothing is made for a message, no task and no timer. A worker takes the next message of the oldest run, and when nothing
 is left it waits until something arrives. Handlers that never wait for anything are interrupted now and then, so that
-the loop does its other work.
+the loop does its other work. A worker that is cancelled while its consumer runs, by a handler as a rule, is replaced:
+the message that it was at is a failed delivery.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from typing import Any
 
 from pyromq.client.consuming.ending import let_end
 from pyromq.client.consuming.lane import Lane
+from pyromq.client.consuming.large_bodies import LargeBodies
 from pyromq.client.consuming.listeners import Listener, Listeners, is_its_own
 from pyromq.client.consuming.process_queue import Run
 from pyromq.client.consuming.sending_back import SendingBack, told
 from pyromq.client.consuming.settings import ConsumerSettings
+from pyromq.client.handler_task import HandlerTask, is_at_loop_end
 from pyromq.client.received import ReceivedMessage
 from pyromq.client.session import Session
 
@@ -46,10 +49,14 @@ class Workers:
         self._idle: deque[asyncio.Future[None]] = deque()
         self._tasks: list[asyncio.Task[Any]] = []
         self._is_stopping = False
+        self._large_bodies = LargeBodies()
         self.failed = 0
 
     def start(self) -> None:
-        self._tasks = [self._session.spawn(self._work()) for _ in range(self._settings.concurrency)]
+        self._tasks = [self._new_worker() for _ in range(self._settings.concurrency)]
+
+    def _new_worker(self) -> asyncio.Task[Any]:
+        return self._session.spawn(self._work(), HandlerTask)
 
     def arrived(self, lane: Lane, run: Run) -> None:
         """Messages to handle."""
@@ -58,10 +65,11 @@ class Workers:
 
     def _offer(self, run: Run, count: int) -> None:
         self._ready.append(run)
-        for _ in range(min(count, len(self._idle))):
+        while count and self._idle:
             waiting = self._idle.popleft()
-            if not waiting.done():
+            if not waiting.done():  # else its worker was cancelled
                 waiting.set_result(None)
+                count -= 1
 
     def runs(self, task: asyncio.Task[Any] | None) -> bool:
         """Whether a task is one of the workers: it handles a message just now."""
@@ -78,7 +86,22 @@ class Workers:
 
     # --- a worker ----------------------------------------------------------------------------------------------------
 
+    @property
+    def _is_ending(self) -> bool:
+        """Whether a cancellation of the current task is meant to end it."""
+        return self._is_stopping or self._session.is_closing or is_at_loop_end()
+
     async def _work(self) -> None:
+        try:
+            await self._work_on()
+        except asyncio.CancelledError:
+            if not self._is_ending:
+                log.warning("a task that handles messages was cancelled, by its handler or by another task: replaced")
+                self._tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+                self._tasks.append(self._new_worker())
+            raise
+
+    async def _work_on(self) -> None:
         ready = self._ready
         while True:
             if not ready:
@@ -104,14 +127,18 @@ class Workers:
 
     async def _handle_each(self, run: Run, todo: Iterator[tuple[int, ReceivedMessage]], listener: Listener) -> None:
         """The busiest loop of a consumer: `Run.finish` is written out in it."""
-        handle, done = listener.call, run.done
+        handle, call, done = listener.call, self._large_bodies.call, run.done
+        task = asyncio.current_task()
+        assert task is not None
+        cancelling = task.cancelling
         now = self._session.clock.monotonic
         until = now() + SLICE_SECONDS
         for index, message in todo:
             try:
-                await handle(message)
+                await call(handle, message)
             except BaseException as error:  # handlers are the program's own: anything asks for redelivery
                 if not is_its_own(error):
+                    self._interrupted(run, [(index, message)], error)
                     raise
                 await self._failed(run, index, message, error)
             else:
@@ -119,6 +146,8 @@ class Workers:
                 run.left -= 1
                 if not run.left:
                     run.settle()
+                if cancelling():
+                    await asyncio.sleep(0)  # raises here what the handler asked for, and not in the next handler
             if not index & LOOK_MASK and now() > until:
                 await asyncio.sleep(0)
                 until = now() + SLICE_SECONDS
@@ -126,9 +155,10 @@ class Workers:
     async def _handle_batches(self, run: Run, todo: Iterator[tuple[int, ReceivedMessage]], listener: Listener) -> None:
         while taken := list(islice(todo, listener.batch)):
             try:
-                await listener.call([message for _, message in taken])
+                await self._large_bodies.call_batch(listener.call, [message for _, message in taken])
             except BaseException as error:
                 if not is_its_own(error):
+                    self._interrupted(run, taken, error)
                     raise
                 for index, message in taken:
                     await self._failed(run, index, message, error)
@@ -139,16 +169,31 @@ class Workers:
 
     # --- what failed -------------------------------------------------------------------------------------------------
 
+    def _interrupted(self, run: Run, taken: list[tuple[int, ReceivedMessage]], error: BaseException) -> None:
+        """A handler was cancelled: a failed delivery, unless its consumer or the program ends."""
+        if isinstance(error, asyncio.CancelledError) and not self._is_ending:
+            for index, message in taken:
+                self._session.spawn(self._failed(run, index, message, error), HandlerTask)
+
     async def _failed(self, run: Run, index: int, message: ReceivedMessage, error: BaseException) -> None:
         self.failed += 1
         log.warning("%s could not be handled", told(message), exc_info=error)
         if run.is_void or run.owner.is_dropped:
             return  # it is somebody else's now
-        if await self._is_over(message, error):
+        try:
+            is_over = await self._is_over(message, error)
+        except asyncio.CancelledError:
+            if not self._is_ending:
+                self._try_later(run, index)
+            raise
+        if is_over:
             run.finish(index)
         else:
-            pause_s = self._settings.pause_s if self._settings.broadcast else AGAIN_SECONDS
-            self._session.spawn(self._again(run, index, pause_s))
+            self._try_later(run, index)
+
+    def _try_later(self, run: Run, index: int) -> None:
+        pause_s = self._settings.pause_s if self._settings.broadcast else AGAIN_SECONDS
+        self._session.spawn(self._again(run, index, pause_s))
 
     async def _is_over(self, message: ReceivedMessage, error: BaseException) -> bool:
         """Whether nothing more is to be done for it here."""

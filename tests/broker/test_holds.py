@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from broker.fakes import Parts
-from pyromq.broker.holds import LOOKS_PER_TURN, Holds
+from pyromq.broker.holds import LOOKS_PER_CLOCK, LOOKS_PER_TURN, Holds
 from pyromq.errors import TopicNotFound
 from pyromq.model.message import Draft
+from pyromq.net.slices import SLICE_SECONDS, slices_of
 from pyromq.wire.responses import Response
 
 LONG = 60.0
@@ -176,5 +177,22 @@ def test_there_is_a_limit() -> None:
         waiting.cancel()
         await asyncio.sleep(0)
         assert not holds.is_full
+
+    story(tell)
+
+
+def test_looks_that_cost_much_are_spread_over_turns_of_the_loop() -> None:
+    async def tell(world: World) -> None:
+        slices = slices_of(asyncio.get_running_loop())
+        slices.cpu_time = lambda: len(world.looks) * SLICE_SECONDS / 3
+        for number in range(3 * LOOKS_PER_CLOCK):
+            world.hold(str(number))
+            world.hold(f"{number} of another queue", queue=1)
+        world.arrive()
+        world.arrive(queue=1)
+        assert len(world.looks) == LOOKS_PER_CLOCK, "one slice in one turn, of all queues together"
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(world.looks) == 6 * LOOKS_PER_CLOCK
 
     story(tell)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import count
 from typing import Any
 
 import orjson
@@ -18,6 +19,7 @@ from pyromq.clock import ManualClock
 from pyromq.errors import BadRequest, FilterSyntaxError, GroupNotFound, ServiceError
 from pyromq.model.group import GroupConfig
 from pyromq.model.topic import TopicConfig
+from pyromq.net.slices import SLICE_SECONDS, slices_of
 from pyromq.wire.bodies.heartbeat import MAX_GROUPS
 from pyromq.wire.command import Command
 from pyromq.wire.requests import (
@@ -29,7 +31,7 @@ from pyromq.wire.requests import (
     UnlockQueues,
     UnregisterClient,
 )
-from pyromq.wire.responses import HeartbeatAnswer
+from pyromq.wire.responses import HeartbeatAnswer, Response
 
 
 def subscription(topic: str, expression: str = "*", kind: str = "TAG", version: int = 1) -> dict[str, Any]:
@@ -47,6 +49,13 @@ def consumer(*subscriptions: dict[str, Any], group: str = "readers", **more: Any
     }  # fmt: skip
 
 
+def finished(answer: Awaitable[Response] | Response) -> Response:
+    async def wait(answer: Awaitable[Response]) -> Response:
+        return await answer
+
+    return answer if isinstance(answer, Response) else asyncio.run(wait(answer))
+
+
 class World:
     def __init__(self, **settings: Any) -> None:
         self.clock = ManualClock()
@@ -61,7 +70,7 @@ class World:
     def beat(self, peer: FakePeer, client_id: str, *consumers: dict[str, Any], **more: Any) -> HeartbeatAnswer:
         data = {"clientID": client_id, "producerDataSet": [], "consumerDataSet": list(consumers), **more}
         request = Heartbeat(body=orjson.dumps(data), command=Command(34, language="JAVA", version=453))
-        answer = self.members.heartbeat(request, peer)
+        answer = finished(self.members.heartbeat(request, peer))
         assert isinstance(answer, HeartbeatAnswer)
         return answer
 
@@ -384,3 +393,60 @@ def test_only_queues_that_are_there_can_be_locked(world: World) -> None:
     with pytest.raises(GroupNotFound):
         world.members.lock(LockQueues(body=locking("c1", 0).replace(b"readers", b"nobody")), FakePeer())
     assert len(world.locks) == 3
+
+
+# --- many at once ----------------------------------------------------------------------------------------------------
+
+
+def slices_used(ask: Callable[[], Awaitable[Response] | Response]) -> tuple[Response, int]:
+    """An answer, and in how many slices it was made if every look at the CPU clock took a hundredth of one."""
+
+    async def story() -> tuple[Response, int]:
+        queue = slices_of(asyncio.get_running_loop())
+        looks = count()
+        queue.cpu_time = lambda: next(looks) * SLICE_SECONDS / 100
+        answer = ask()
+        response = answer if isinstance(answer, Response) else await answer
+        return response, next(looks) // 100
+
+    return asyncio.run(story())
+
+
+def test_a_heartbeat_with_many_subscriptions_is_taken_in_slices(world: World) -> None:
+    many = consumer(*[subscription(f"t{number}", f"a = {number}", "SQL92") for number in range(2000)])
+    body = orjson.dumps({"clientID": "c1", "consumerDataSet": [many]})
+    request = Heartbeat(body=body, command=Command(34))
+    answer, slices = slices_used(lambda: world.members.heartbeat(request, FakePeer()))
+    assert answer.code == 0
+    assert slices >= 10
+    group = world.consumers.get("readers")
+    assert group is not None
+    assert len(group.subscriptions) == 2000
+
+
+def test_a_client_that_left_while_its_heartbeat_was_read_does_not_come_back(world: World) -> None:
+    peer = FakePeer()
+    groups = [consumer(group=f"g{number}") for number in range(1000)]
+    request = Heartbeat(body=orjson.dumps({"clientID": "c1", "consumerDataSet": groups}), command=Command(34))
+
+    async def story() -> None:
+        answer = world.members.heartbeat(request, peer)
+        assert not isinstance(answer, Response)
+        peer.is_open = False
+        await answer
+
+    asyncio.run(story())
+    assert not any(world.consumers.get(f"g{number}") for number in range(1000))
+
+
+@pytest.mark.parametrize("kind", [LockQueues, UnlockQueues])
+def test_many_queues_are_locked_in_slices(world: World, kind: type[LockQueues | UnlockQueues]) -> None:
+    world.parts.topics.make(TopicConfig("large", 4000, 4000))
+    queues = [{"topic": "large", "brokerName": "b", "queueId": number} for number in range(4000)]
+    body = orjson.dumps({"consumerGroup": "readers", "clientId": "c1", "mqSet": queues})
+    handle = world.members.lock if kind is LockQueues else world.members.unlock
+    answer, slices = slices_used(lambda: handle(kind(body=body), FakePeer()))  # type: ignore[arg-type]
+    assert slices >= 10
+    if kind is LockQueues:
+        assert isinstance(answer.body, bytes)
+        assert len(orjson.loads(answer.body)["lockOKMQSet"]) == 4000

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
@@ -96,6 +97,11 @@ class World:
         answer = self.pulls.pull(self.request(offset, flags, **changes), self.peer)
         assert isinstance(answer, asyncio.Future)
         return answer
+
+
+@pytest.fixture(autouse=True)
+def _no_work_takes_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pull_module, "cpu_seconds", lambda: 0.0)
 
 
 @pytest.fixture
@@ -339,6 +345,23 @@ def test_who_follows_the_answers_gets_everything_that_is_for_it_once_and_in_orde
         assert answer.next_offset > before or answer.code == NOT_FOUND
     assert got == [str(number) for number, tag in enumerate(tags) if tag != "b"]
     world.parts.close()
+
+
+def test_a_pull_by_a_costly_expression_ends_when_its_time_is_used_up(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent_numbers(world, 60)
+    world.subscribe("n = 59", "SQL92")
+    looks = count()
+    monkeypatch.setattr(pull_module, "cpu_seconds", lambda: next(looks) * pull_module.FILTER_SECONDS / 10)
+    offset = answers = 0
+    while offset < 60:
+        answer = world.pull(offset=offset)
+        assert isinstance(answer, PullResult)
+        assert offset < answer.next_offset <= offset + 12
+        offset, answers = answer.next_offset, answers + 1
+    assert answers >= 5
+    assert bodies(answer) == ["59"]
 
 
 def test_what_an_expression_wants_is_limited_in_bytes(world: World) -> None:

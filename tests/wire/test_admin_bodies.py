@@ -25,8 +25,8 @@ from pyromq.wire.bodies.connections import (
 )
 from pyromq.wire.bodies.locks import MessageQueue
 from pyromq.wire.bodies.offsets import (
+    all_offsets_pieces,
     decode_client_status,
-    encode_all_offsets,
     encode_consumer_status,
     encode_correction,
     encode_delay_offsets,
@@ -48,13 +48,13 @@ from pyromq.wire.bodies.stats import (
 )
 from pyromq.wire.bodies.topics_and_groups import (
     decode_group,
-    decode_groups,
-    decode_topics,
     encode_forbidden,
     encode_group,
     encode_group_names,
-    encode_groups,
     encode_topic,
+    group_table_pieces,
+    groups_in,
+    topics_in,
 )
 from pyromq.wire.command import Command
 from pyromq.wire.requests import Request, decode_request, encode_request, known_requests
@@ -107,7 +107,7 @@ WRITTEN = {
     "ResetOffsetBody": (encode_reset([(QUEUE, 42)]), b'{"offsetTable":{%b:42}}' % QUEUE_FORM),
     "QueryCorrectionOffsetBody": (encode_correction({0: 4, 1: 9}), b'{"correctionOffsets":{0:4,1:9}}'),
     "ConsumerOffsetSerializeWrapper": (
-        encode_all_offsets(VERSION, {"orders@shop": {0: 4}}),
+        b"".join(all_offsets_pieces(VERSION, {"orders@shop": {0: 4}})),
         b'{"dataVersion":%b,"offsetTable":{"orders@shop":{0:4}}}' % VERSION_FORM,
     ),
     "DelayOffsetSerializeWrapper": (
@@ -155,7 +155,7 @@ def test_a_body_is_written_as_rocketmq_reads_it(name: str) -> None:
 
 
 def test_groups_are_written_with_everything_that_rocketmq_knows_of_them() -> None:
-    form = fastjson.loads(encode_groups(VERSION, [GroupConfig("shop")], {"shop": {"orders": 4}}))
+    form = fastjson.loads(b"".join(group_table_pieces(VERSION, [GroupConfig("shop")], {"shop": {"orders": 4}})))
     assert form["forbiddenTable"] == {"shop": {"orders": 4}}
     assert form["dataVersion"] == {"timestamp": 5, "counter": 6, "stateVersion": 7}
     assert form["subscriptionGroupTable"]["shop"]["retryMaxTimes"] == 16
@@ -165,14 +165,18 @@ def test_groups_are_written_with_everything_that_rocketmq_knows_of_them() -> Non
 def test_lists_that_tools_send() -> None:
     body = b'{"topicConfigList":[{"order":false,"perm":6,"readQueueNums":2,"topicFilterType":"SINGLE_TAG",'
     body += b'"topicName":"a","topicSysFlag":0,"writeQueueNums":2,"attributes":{}}]}'
-    assert decode_topics(body) == (TopicConfig("a", 2, 2),)
-    assert decode_groups(b'{"groupConfigList":[{"groupName":"g"}]}') == (GroupConfig("g"),)
-    assert decode_groups(b"{}") == ()
+    assert tuple(topics_in(body)) == (TopicConfig("a", 2, 2),)
+    assert tuple(groups_in(b'{"groupConfigList":[{"groupName":"g"}]}')) == (GroupConfig("g"),)
+    assert tuple(groups_in(b"{}")) == ()
 
 
 @given(st.binary(max_size=60) | st.sampled_from([b"{}", b"[]", b"null", b'{"groupName":1}', b'{"topicConfigList":7}']))
 def test_whatever_comes_is_a_value_or_a_bad_request(body: bytes) -> None:
-    decoders: list[Callable[[bytes], object]] = [decode_topics, decode_group, decode_groups]
+    decoders: list[Callable[[bytes], object]] = [
+        lambda body: list(topics_in(body)),
+        decode_group,
+        lambda body: list(groups_in(body)),
+    ]
     for decode in decoders:
         with contextlib.suppress(BadRequest):
             decode(body)

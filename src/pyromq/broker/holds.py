@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from pyromq.net.slices import SLICE_SECONDS, slices_of
 from pyromq.store.arrivals import Arrivals
 from pyromq.wire.responses import Response
 
@@ -22,6 +23,8 @@ Last = Callable[[], Response]
 
 #: How many pulls look again in one turn of the loop: a look costs some tens of microseconds.
 LOOKS_PER_TURN = 64
+#: A look of a pull by expression may cost some milliseconds.
+LOOKS_PER_CLOCK = 4
 
 
 @dataclass(slots=True, eq=False)
@@ -89,11 +92,18 @@ class Holds:
 
     def _look_again(self, queue: Queue, waiting: list[_Held]) -> None:
         """All of them look, a slice of them in this turn. What arrives meanwhile makes one more round, not many."""
-        for held in waiting[:LOOKS_PER_TURN]:
-            _look(held)
-        rest = waiting[LOOKS_PER_TURN:]
+        slices = slices_of(asyncio.get_running_loop())
+        began, looked = slices.cpu_time(), 0
+        if not slices.is_spent:
+            for held in waiting[:LOOKS_PER_TURN]:
+                _look(held)
+                looked += 1
+                if looked % LOOKS_PER_CLOCK == 0 and slices.cpu_time() - began > SLICE_SECONDS:
+                    break
+            slices.spend(slices.cpu_time() - began)
+        rest = waiting[looked:]
         if rest:
-            asyncio.get_running_loop().call_soon(self._look_again, queue, rest)
+            slices.later(partial(self._look_again, queue, rest), is_heavy=False)
         elif self._rounds.pop(queue):
             asyncio.get_running_loop().call_soon(self.arrived, [queue])
         if any(not held.answer.done() for held in self._by_queue.get(queue, ())):

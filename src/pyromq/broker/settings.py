@@ -28,6 +28,8 @@ log = logging.getLogger("pyromq.broker")
 FILE = "runtimeSettings.json"
 #: Many times what the allow-list has.
 MAX_CHANGES = 200
+#: Several times the longest name. An unknown one is compared with all that there are.
+MAX_KEY_CHARS = 200
 
 
 def _check(document: JsonObject) -> None:
@@ -101,6 +103,8 @@ def parse_changes(body: bytes) -> dict[str, str]:
     except (UnicodeDecodeError, ConfigError) as problem:
         raise BadRequest(f"settings are lines of key=value in UTF-8: {problem}") from None
     changes = {entry.key: entry.value for entry in entries}
+    if any(len(key) > MAX_KEY_CHARS for key in changes):
+        raise BadRequest(f"the name of a setting has {MAX_KEY_CHARS} characters at most")
     if len(changes) > MAX_CHANGES:
         raise BadRequest(f"{len(changes)} settings at once are too many: {MAX_CHANGES} at most")
     return changes

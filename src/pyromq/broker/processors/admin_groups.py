@@ -19,13 +19,14 @@ from pyromq.model import names
 from pyromq.model.group import GroupConfig
 from pyromq.net.peer import Peer
 from pyromq.net.service import Handler
+from pyromq.net.slices import job, sliced_body
 from pyromq.wire import admin_requests as ask
 from pyromq.wire.bodies.topics_and_groups import (
     decode_group,
-    decode_groups,
     encode_forbidden,
     encode_group,
-    encode_groups,
+    group_table_pieces,
+    groups_in,
 )
 from pyromq.wire.requests import Request
 from pyromq.wire.responses import Response
@@ -69,12 +70,22 @@ class GroupAdmin:
         }
 
     def update(self, request: ask.UpdateGroup, peer: Peer) -> Response:
-        self._make([self._checked(decode_group(request.body))], peer)
+        group = self._checked(decode_group(request.body))
+        check_groups([group], self._groups)
+        self._make(group, peer)
         return Response()
 
-    def update_list(self, request: ask.UpdateGroupList, peer: Peer) -> Response:
+    async def update_list(self, request: ask.UpdateGroupList, peer: Peer) -> Response:
         """All of them or none."""
-        self._make([self._checked(group) for group in decode_groups(request.body)], peer)
+        async with job() as work:
+            wanted = []
+            for one in groups_in(request.body):
+                wanted.append(self._checked(one))
+                await work.pause()
+            check_groups(wanted, self._groups)
+            for group in wanted:
+                self._make(group, peer)
+                await work.pause()
         return Response()
 
     def _checked(self, wanted: GroupConfig) -> GroupConfig:
@@ -89,12 +100,10 @@ class GroupAdmin:
         current = {} if known is None else known.attributes
         return replace(wanted, attributes=changed_attributes(current, wanted.attributes))
 
-    def _make(self, groups: list[GroupConfig], peer: Peer) -> None:
-        check_groups(groups, self._groups)
-        for group in groups:
-            if self._groups.get(group.name) != group:
-                log.info("%s set the group %s: %s", peer.address, group.name, str(group)[:MAX_SHOWN])
-            self._groups.make(group)
+    def _make(self, group: GroupConfig, peer: Peer) -> None:
+        if self._groups.get(group.name) != group:
+            log.info("%s set the group %s: %s", peer.address, group.name, str(group)[:MAX_SHOWN])
+        self._groups.make(group)
 
     def delete(self, request: ask.DeleteGroup, peer: Peer) -> Response:
         """The group; how far it is only when that is asked for."""
@@ -112,12 +121,14 @@ class GroupAdmin:
             self._resets.forget_group(request.group)
         return Response()
 
-    def get_all(self, request: ask.GetAllGroups, peer: Peer) -> Response:
+    async def get_all(self, request: ask.GetAllGroups, peer: Peer) -> Response:
         table = self._groups.table
-        some = page_of(table, request, table.version)
+        total, version = len(table), table.version
+        some = page_of(table, request, version)
         shown = {group.name for group in some}
         forbidden = {group: topics for group, topics in table.forbidden.items() if group in shown}
-        return ask.AllGroupsAnswer(total=len(table), body=encode_groups(table.version, some, forbidden))
+        body = await sliced_body(group_table_pieces(version, some, forbidden), "the list of all groups")
+        return ask.AllGroupsAnswer(total=total, body=body)
 
     def get(self, request: ask.GetGroup, peer: Peer) -> Response:
         return Response(body=encode_group(self._known(request.group)))

@@ -32,7 +32,7 @@ from pyromq.store.message_store import MessageStore
 from pyromq.store.reader import to_bytes
 from pyromq.wire import admin_requests as ask
 from pyromq.wire.bodies.locks import MessageQueue
-from pyromq.wire.bodies.offsets import encode_all_offsets, encode_correction, encode_delay_offsets, encode_reset
+from pyromq.wire.bodies.offsets import all_offsets_pieces, encode_correction, encode_delay_offsets, encode_reset
 from pyromq.wire.bodies.stats import (
     ConsumeStats,
     QueueProgress,
@@ -165,10 +165,12 @@ class OffsetAdmin:
             0 if next_ms is None else max(0, self._clock.now_ms() - next_ms),
         )
 
-    def all_offsets(self, request: ask.GetAllOffsets, peer: Peer) -> Response:
+    async def all_offsets(self, request: ask.GetAllOffsets, peer: Peer) -> Response:
+        """All of one moment, written in slices after it."""
         offsets = self._progress.offsets
-        table = {f"{topic}@{group}": offsets.offsets_of(group, topic) for topic, group in offsets.pairs()}
-        return Response(body=encode_all_offsets(offsets.version, table, _tied(offsets.transactions())))
+        version, tied = offsets.version, _tied(offsets.transactions())
+        table = {f"{topic}@{group}": queues for (topic, group), queues in offsets.all().items()}
+        return Response(body=await sliced_body(all_offsets_pieces(version, table, tied), "the progress of all groups"))
 
     def all_delay_offsets(self, request: ask.GetAllDelayOffsets, peer: Peer) -> Response:
         delays = self._delays

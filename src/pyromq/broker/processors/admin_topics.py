@@ -26,7 +26,7 @@ from pyromq.model import names
 from pyromq.model.topic import Permission, TopicConfig
 from pyromq.net.peer import Peer
 from pyromq.net.service import Handler
-from pyromq.net.slices import sliced_body
+from pyromq.net.slices import job, sliced_body
 from pyromq.store.message_store import MessageStore
 from pyromq.store.platform import what_to_do
 from pyromq.store.queue_table import is_safe_topic
@@ -35,7 +35,7 @@ from pyromq.wire import admin_requests as ask
 from pyromq.wire.bodies.locks import MessageQueue
 from pyromq.wire.bodies.routes import TopicConfigs, TopicList
 from pyromq.wire.bodies.stats import QueueEntryInfo, QueueRange, encode_queue_entries, topic_stats_pieces
-from pyromq.wire.bodies.topics_and_groups import decode_topics, encode_group_names, encode_topic
+from pyromq.wire.bodies.topics_and_groups import encode_group_names, encode_topic, topics_in
 from pyromq.wire.requests import Request
 from pyromq.wire.responses import Response
 
@@ -98,9 +98,16 @@ class TopicAdmin:
         self._make([self._checked(wanted, parse_changes(request.attributes))], peer)
         return Response()
 
-    def update_list(self, request: ask.UpdateTopicList, peer: Peer) -> Response:
+    async def update_list(self, request: ask.UpdateTopicList, peer: Peer) -> Response:
         """All of them or none."""
-        self._make([self._checked(one, one.attributes) for one in decode_topics(request.body)], peer)
+        async with job() as work:
+            wanted = []
+            for one in topics_in(request.body):
+                wanted.append(self._checked(one, one.attributes))
+                await work.pause()
+            for topic in wanted:
+                self._make([topic], peer)
+                await work.pause()
         return Response()
 
     def _checked(self, wanted: TopicConfig, changes: Mapping[str, str]) -> TopicConfig:
@@ -186,10 +193,12 @@ class TopicAdmin:
 
     # --- listing -----------------------------------------------------------------------------------------------------
 
-    def get_all(self, request: ask.GetAllTopics, peer: Peer) -> Response:
+    async def get_all(self, request: ask.GetAllTopics, peer: Peer) -> Response:
         table = self._topics.table
-        some = page_of(table, request, table.version)
-        return ask.AllTopicsAnswer(total=len(table), body=TopicConfigs(table.version, tuple(some)).encode())
+        total, version = len(table), table.version
+        some = page_of(table, request, version)
+        body = await sliced_body(TopicConfigs(version, tuple(some)).pieces(), "the list of all topics")
+        return ask.AllTopicsAnswer(total=total, body=body)
 
     def get(self, request: ask.GetTopic, peer: Peer) -> Response:
         return Response(body=encode_topic(self._topics.require(request.topic)))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass
 
 import orjson
 
@@ -29,8 +30,9 @@ from pyromq.model.ids import QueueId
 from pyromq.model.json_form import from_json
 from pyromq.model.lenient_json import loads
 from pyromq.net.peer import Peer
+from pyromq.net.slices import job
 from pyromq.wire.bodies.heartbeat import ConsumerData, HeartbeatData, SubscriptionData, decode_heartbeat
-from pyromq.wire.bodies.locks import MessageQueue, decode_lock_request, encode_locked
+from pyromq.wire.bodies.locks import LockRequest, MessageQueue, decode_lock_request, encode_locked
 from pyromq.wire.codes import ResponseCode
 from pyromq.wire.requests import (
     CheckClientConfig,
@@ -50,6 +52,9 @@ SMALL_GROUP = 64
 #: Of larger groups, how long changes are gathered. Members look by themselves every 20 s.
 SECONDS_PER_MEMBER = 0.001
 MAX_NOTICE_SECONDS = 5.0
+#: Groups, subscriptions or queues of one request that are looked at in one go, some 20 us each; more take several turns
+#: of the loop.
+MANY_STEPS = 200
 #: Of what members want, how much a line of the log repeats.
 SHOWN_WISHES = 10
 
@@ -81,34 +86,48 @@ class MemberProcessor:
 
     # --- coming and going --------------------------------------------------------------------------------------------
 
-    def heartbeat(self, request: Heartbeat, peer: Peer) -> Response:
-        """Each group by itself: what is wrong with one is no reason to forget the others.
-
-        Raises FilterSyntaxError, BadRequest.
-        """
+    def heartbeat(self, request: Heartbeat, peer: Peer) -> Awaitable[Response] | Response:
+        """Raises FilterSyntaxError, BadRequest."""
         data = decode_heartbeat(request.body)
         now_ms = self._clock.now_ms()
         assert request.command is not None
         member = Member(peer, data.client_id, request.command.language, request.command.version, now_ms)
-        wrong: FilterSyntaxError | BadRequest | None = None
+        seen = _Seen(is_to_tell_all=data.fingerprint == 0)
+        steps = self._seen(data, member, seen)
+        if _steps_of(data) > MANY_STEPS:
+            return self._in_slices(steps, seen, peer)
+        for _ in steps:
+            pass
+        return seen.answer()
+
+    async def _in_slices(self, steps: Iterator[None], seen: _Seen, peer: Peer) -> Response:
+        async with job() as work:
+            for _ in steps:
+                await work.pause()
+                if not peer.is_open:
+                    break  # a member that has left does not come back by what it said before
+        return seen.answer()
+
+    def _seen(self, data: HeartbeatData, member: Member, seen: _Seen) -> Iterator[None]:
+        """Note each group by itself: what is wrong with one is no reason to forget the others."""
         for group in data.producer_groups:
+            yield
             try:
                 self._producers.seen(group, member)
             except BadRequest as problem:
-                wrong = problem
-        # The first form of the heartbeat brings the subscriptions each time, and is told to go on so.
-        is_to_tell_all = data.fingerprint == 0
+                seen.wrong = problem
         for consumer in data.consumers:
-            is_to_tell_all |= self._is_news(data, consumer)
+            yield
+            # The first form of the heartbeat brings the subscriptions each time, and is told to go on so.
+            seen.is_to_tell_all |= self._is_news(data, consumer)
             try:
-                self._consumer_seen(data, consumer, member)
+                yield from self._consumer_seen(data, consumer, member)
             except (FilterSyntaxError, BadRequest) as problem:
-                wrong = problem
+                seen.wrong = problem
             except (GroupNotFound, IllegalMessage) as problem:  # its pulls are refused with the same reason
-                log.warning("%s (%s) is no member of %s: %s", data.client_id, peer.address, consumer.group, problem)
-        if wrong is not None:
-            raise wrong
-        return HeartbeatAnswer(subscription_changed=is_to_tell_all)
+                log.warning(
+                    "%s (%s) is no member of %s: %s", data.client_id, member.peer.address, consumer.group, problem
+                )
 
     def _is_news(self, data: HeartbeatData, consumer: ConsumerData) -> bool:
         """Must the client tell its subscriptions again next time, because these are not what the group has here?
@@ -122,12 +141,12 @@ class MemberProcessor:
             return data.without_subscriptions
         return fingerprint != data.fingerprint
 
-    def _consumer_seen(self, data: HeartbeatData, consumer: ConsumerData, member: Member) -> None:
+    def _consumer_seen(self, data: HeartbeatData, consumer: ConsumerData, member: Member) -> Iterator[None]:
         group = self._groups.require(consumer.group)
         known = self._consumers.get(group.name)
         subscriptions = None
         if not data.without_subscriptions:
-            subscriptions = _built(consumer, {} if known is None else known.subscriptions)
+            subscriptions = yield from _built(consumer, {} if known is None else known.subscriptions)
         self._topics.derived(names.retry_topic(group.name), group.retry_queues)
         what = ConsumerSeen(
             consumer.group, consumer.consume_type, consumer.message_model, consumer.consume_from, subscriptions,
@@ -226,18 +245,29 @@ class MemberProcessor:
 
     # --- locks -------------------------------------------------------------------------------------------------------
 
-    def lock(self, request: LockQueues, peer: Peer) -> Response:
+    def lock(self, request: LockQueues, peer: Peer) -> Awaitable[Response] | Response:
         """A queue that is not here is not among those that were locked. Raises BadRequest, GroupNotFound."""
         wanted = decode_lock_request(request.body)
         self._groups.require(wanted.group)
-        now_ms, expiry_ms = self._lock_time_ms(), self._config().queue_lock_expiry_ms
-        got = [
-            queue
-            for queue in wanted.queues
-            if (place := self._place(queue)) is not None
-            and self._locks.lock(wanted.group, place, wanted.client_id, now_ms, expiry_ms)
-        ]
+        if len(wanted.queues) > MANY_STEPS:
+            return self._lock_in_slices(wanted)
+        return Response(body=encode_locked([queue for queue in wanted.queues if self._lock(wanted, queue)]))
+
+    async def _lock_in_slices(self, wanted: LockRequest) -> Response:
+        got = []
+        async with job() as work:
+            for queue in wanted.queues:
+                if self._lock(wanted, queue):
+                    got.append(queue)
+                await work.pause()
         return Response(body=encode_locked(got))
+
+    def _lock(self, wanted: LockRequest, queue: MessageQueue) -> bool:
+        place = self._place(queue)
+        expiry_ms = self._config().queue_lock_expiry_ms
+        return place is not None and self._locks.lock(
+            wanted.group, place, wanted.client_id, self._lock_time_ms(), expiry_ms
+        )
 
     def _place(self, queue: MessageQueue) -> QueueId | None:
         """None: there is no such queue here."""
@@ -246,10 +276,19 @@ class MemberProcessor:
             return None
         return QueueId(topic.name, queue.queue_id)
 
-    def unlock(self, request: UnlockQueues, peer: Peer) -> Response:
+    def unlock(self, request: UnlockQueues, peer: Peer) -> Awaitable[Response] | Response:
         wanted = decode_lock_request(request.body)
+        if len(wanted.queues) > MANY_STEPS:
+            return self._unlock_in_slices(wanted)
         for queue in wanted.queues:
             self._locks.unlock(wanted.group, QueueId(queue.topic, queue.queue_id), wanted.client_id)
+        return Response()
+
+    async def _unlock_in_slices(self, wanted: LockRequest) -> Response:
+        async with job() as work:
+            for queue in wanted.queues:
+                self._locks.unlock(wanted.group, QueueId(queue.topic, queue.queue_id), wanted.client_id)
+                await work.pause()
         return Response()
 
     def _lock_time_ms(self) -> int:
@@ -262,10 +301,30 @@ def _tell(group: ConsumerGroup) -> None:
         member.peer.tell(NotifyMembersChanged(group=group.name))
 
 
-def _built(data: ConsumerData, known: Mapping[str, Subscription]) -> dict[str, Subscription]:
+@dataclass(slots=True)
+class _Seen:
+    """What a heartbeat is answered with."""
+
+    #: The client tells its subscriptions again next time.
+    is_to_tell_all: bool
+    wrong: FilterSyntaxError | BadRequest | None = None
+
+    def answer(self) -> Response:
+        if self.wrong is not None:
+            raise self.wrong
+        return HeartbeatAnswer(subscription_changed=self.is_to_tell_all)
+
+
+def _steps_of(data: HeartbeatData) -> int:
+    subscriptions = sum(len(consumer.subscriptions) for consumer in data.consumers)
+    return len(data.producer_groups) + len(data.consumers) + subscriptions
+
+
+def _built(data: ConsumerData, known: Mapping[str, Subscription]) -> Generator[None, None, dict[str, Subscription]]:
     """By topic. One that is known already is not parsed again: heartbeats repeat them every half minute."""
     built: dict[str, Subscription] = {}
     for one in data.subscriptions:
+        yield
         same = known.get(one.topic)
         if same is None or (same.expression, same.kind, same.version) != (one.expression, one.kind, one.version):
             same = build(one.topic, one.expression, one.kind, one.version)

@@ -26,6 +26,7 @@ from pyromq.broker.read_advice import ReadAdvice
 from pyromq.broker.resets import Resets
 from pyromq.broker.statistics import Statistics
 from pyromq.broker.topics import Topics
+from pyromq.clock import cpu_seconds
 from pyromq.config import BrokerConfig
 from pyromq.config.broker import READ
 from pyromq.errors import (
@@ -60,9 +61,11 @@ HAS_CLASS_FILTER = 8
 #: What one answer holds unless the client asks for another amount: RocketMQ's own figure.
 USUAL_BYTES = 256 * 1024
 #: Of a pull by expression, how many messages and bytes are looked at before the client is asked to come again: to read
-#: the properties of one and evaluate the expression takes about ten microseconds.
+#: the properties of one and evaluate the expression takes about ten microseconds. A long expression ends sooner, when
+#: this much CPU time is used up.
 FILTER_MESSAGES = 256
 FILTER_BYTES = 1 << 20
+FILTER_SECONDS = 0.005
 #: A hold longer than this is cut: clients ask for 15 to 20 s.
 MAX_HOLD_SECONDS = 60.0
 #: A held pull that saw only messages for others tells its client so after this time.
@@ -374,7 +377,11 @@ def _filtered(found: ReadResult, plan: Plan) -> ReadResult:
         return found
     kept: list[memoryview] = []
     size = 0
-    for view in found.records:
+    deadline = cpu_seconds() + FILTER_SECONDS
+    for number, view in enumerate(found.records):
+        if number and cpu_seconds() > deadline:
+            found.next_offset = layout.HEAD.unpack_from(view)[5]
+            break
         if not plan.wanted.matches_properties(properties_of(view)):
             continue
         if kept and (len(kept) >= plan.max_messages or size + len(view) > plan.max_bytes):

@@ -29,10 +29,10 @@ from pyromq.wire.bodies.connections import subscription_json
 from pyromq.wire.bodies.reading import read_body
 
 #: Of one client, and in one heartbeat.
-MAX_BYTES = 4 << 20
+MAX_BYTES = 1 << 20
 MAX_GROUPS = 1024
 MAX_SUBSCRIPTIONS = 4096
-#: Of all the expressions together: to parse so many takes about a tenth of a second.
+#: Of all the expressions together.
 MAX_EXPRESSION_CHARS = 256 * 1024
 #: The names of groups, clients and topics.
 MAX_NAME = 4096

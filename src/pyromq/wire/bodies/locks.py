@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import orjson
 
 from pyromq.errors import WrongShape
-from pyromq.model.json_form import INT32, Json, from_json, in_json, some_objects, text, true_or_false
+from pyromq.model.json_form import INT32, INT32_MAX, Json, from_json, in_json, some_objects, text, true_or_false
 from pyromq.wire.bodies.reading import read_body
 
 MAX_BYTES = 4 << 20
@@ -16,6 +17,10 @@ MAX_BYTES = 4 << 20
 MAX_QUEUES = 16_384
 #: Each lock keeps the id of its holder.
 MAX_CLIENT_ID = 4096
+
+#: A queue has a topic, a broker and a number.
+FIELDS = 3
+_NOTHING: Mapping[str, Json] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +40,18 @@ def _queues(value: Json) -> tuple[MessageQueue, ...]:
     objects = some_objects(value)
     if len(objects) > MAX_QUEUES:
         raise WrongShape(f"{len(objects)} queues, the limit is {MAX_QUEUES}: lock them in parts")
-    return tuple(from_json(MessageQueue, one) for one in objects)
+    return tuple(map(_queue, objects))
+
+
+def _queue(one: Mapping[str, Json]) -> MessageQueue:
+    """One queue; the usual form without looking at each field by its rule."""
+    topic: Json = one.get("topic")
+    broker_name: Json = one.get("brokerName")
+    queue_id: Json = one.get("queueId")
+    is_usual = type(topic) is type(broker_name) is str and type(queue_id) is int and len(one) == FIELDS
+    if is_usual and 0 <= queue_id <= INT32_MAX and topic.isascii() and broker_name.isascii():
+        return MessageQueue(topic, broker_name, queue_id, _NOTHING)
+    return from_json(MessageQueue, one)
 
 
 def _client_id(value: Json) -> str:

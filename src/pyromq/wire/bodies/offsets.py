@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from pyromq.errors import BadRequest, NotJson, WrongShape
 from pyromq.model.data_version import DataVersion
@@ -22,12 +22,14 @@ def encode_correction(offsets: Mapping[int, int]) -> bytes:
     return fastjson.dumps({"correctionOffsets": dict(offsets)})
 
 
-def encode_all_offsets(
+def all_offsets_pieces(
     version: DataVersion, offsets: Mapping[str, Mapping[int, int]], more: Mapping[str, Json] | None = None
-) -> bytes:
-    """RocketMQ's ConsumerOffsetSerializeWrapper, by `topic@group` and queue; `more`: fields of ours."""
-    table = {name: dict(queues) for name, queues in offsets.items()}
-    return fastjson.dumps({"dataVersion": to_json(version), "offsetTable": table, **(more or {})})
+) -> Iterator[bytes]:
+    """RocketMQ's ConsumerOffsetSerializeWrapper, by `topic@group` and queue; `more`: fields of ours. In pieces."""
+    yield b'{"dataVersion":%b,"offsetTable":' % fastjson.dumps(to_json(version))
+    yield from fastjson.map_pieces((name, dict(queues)) for name, queues in offsets.items())
+    yield b"".join(b",%b:%b" % (fastjson.dumps(name), fastjson.dumps(value)) for name, value in (more or {}).items())
+    yield b"}"
 
 
 def encode_delay_offsets(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TypeVar
@@ -284,7 +284,15 @@ class TopicConfigs:
         )
 
     def encode(self) -> bytes:
-        return fastjson.dumps_standard(self.as_json())
+        return b"".join(self.pieces())
+
+    def pieces(self) -> Iterator[bytes]:
+        """The same in pieces, one for each topic."""
+        before = {"dataVersion": to_json(self.version), "mappingDataVersion": to_json(DataVersion())}
+        yield fastjson.dumps_standard(before)[:-1] + b',"topicConfigTable":'
+        yield from fastjson.map_pieces((topic.name, to_json(topic)) for topic in self.topics)
+        after = {"topicQueueMappingDetailMap": {}, "topicQueueMappingInfoMap": dict(self.mappings)}
+        yield b"," + fastjson.dumps_standard(after)[1:]
 
     @classmethod
     def decode(cls, data: bytes) -> TopicConfigs:

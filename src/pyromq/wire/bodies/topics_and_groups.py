@@ -5,7 +5,7 @@ Whatever the bytes are, decoding returns values or raises `BadRequest`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from pyromq.errors import BadRequest, NotJson, WrongShape
@@ -20,9 +20,9 @@ from pyromq.wire.bodies.reading import read_body
 Config = TypeVar("Config", bound=InJson)
 
 
-def decode_topics(body: bytes) -> tuple[TopicConfig, ...]:
-    """RocketMQ's CreateTopicListRequestBody."""
-    return _decode_list(TopicConfig, body, "topicConfigList")
+def topics_in(body: bytes) -> Iterator[TopicConfig]:
+    """Yield the topics of RocketMQ's CreateTopicListRequestBody one by one: there may be thousands."""
+    return _read_list(TopicConfig, body, "topicConfigList")
 
 
 def decode_group(body: bytes) -> GroupConfig:
@@ -30,14 +30,15 @@ def decode_group(body: bytes) -> GroupConfig:
     return read_body(GroupConfig, body, "the group")
 
 
-def decode_groups(body: bytes) -> tuple[GroupConfig, ...]:
-    """RocketMQ's SubscriptionGroupList."""
-    return _decode_list(GroupConfig, body, "groupConfigList")
+def groups_in(body: bytes) -> Iterator[GroupConfig]:
+    """Yield the groups of RocketMQ's SubscriptionGroupList one by one."""
+    return _read_list(GroupConfig, body, "groupConfigList")
 
 
-def _decode_list(kind: type[Config], body: bytes, key: str) -> tuple[Config, ...]:
+def _read_list(kind: type[Config], body: bytes, key: str) -> Iterator[Config]:
     try:
-        return tuple(from_json(kind, one) for one in some_objects(an_object(loads(body)).get(key) or []))
+        for one in some_objects(an_object(loads(body)).get(key) or []):
+            yield from_json(kind, one)
     except (NotJson, WrongShape) as problem:
         raise BadRequest(f"{key} cannot be read: {problem}") from None
 
@@ -51,15 +52,15 @@ def encode_group(group: GroupConfig) -> bytes:
     return fastjson.dumps_standard(to_json(group))
 
 
-def encode_groups(version: DataVersion, groups: Iterable[GroupConfig], forbidden: Mapping[str, Json]) -> bytes:
-    """RocketMQ's SubscriptionGroupWrapper."""
-    return fastjson.dumps_standard(
-        {
-            "dataVersion": to_json(version),
-            "forbiddenTable": dict(forbidden),
-            "subscriptionGroupTable": {group.name: to_json(group) for group in groups},
-        }
-    )
+def group_table_pieces(
+    version: DataVersion, groups: Iterable[GroupConfig], forbidden: Mapping[str, Json]
+) -> Iterator[bytes]:
+    """RocketMQ's SubscriptionGroupWrapper, in pieces."""
+    yield b'{"dataVersion":%b,"forbiddenTable":' % fastjson.dumps_standard(to_json(version))
+    yield from fastjson.map_pieces(forbidden.items())
+    yield b',"subscriptionGroupTable":'
+    yield from fastjson.map_pieces((group.name, to_json(group)) for group in groups)
+    yield b"}"
 
 
 def encode_group_names(groups: Iterable[str]) -> bytes:

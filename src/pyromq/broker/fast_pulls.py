@@ -107,6 +107,8 @@ class FastPulls:
         store, queue = self._store, plan.queue
         if self._resets.is_pending(plan.group, plan.topic, plan.queue_id):
             return None
+        if self._progress.must_rejoin(plan.group, plan.topic, plan.queue_id):
+            return None
         store.catch_up()
         last = queue.max_offset
         if not queue.min_offset <= offset < last or offset < queue.found_below:

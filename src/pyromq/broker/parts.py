@@ -44,6 +44,7 @@ from pyromq.broker.promise import BrokerPromise
 from pyromq.broker.read_advice import ReadAdvice
 from pyromq.broker.refused_sends import RefusedSends
 from pyromq.broker.registration import Registrar
+from pyromq.broker.rejoin_guard import RejoinGuard
 from pyromq.broker.replicating import Replicating
 from pyromq.broker.resets import Resets
 from pyromq.broker.role import Role
@@ -128,7 +129,8 @@ class Parts:
         self.groups = Groups(tables.groups, config, self._groups_changed)
         self.producers, self.consumers = Producers(), Consumers()
         self.locks = QueueLocks()
-        self.progress = Progress(tables.offsets, store)
+        guard = None if config().is_slave else RejoinGuard(tables.offsets, store.given_out, clock)
+        self.progress = Progress(tables.offsets, store, guard=guard)
         self.resets = Resets()
         self.statistics = Statistics(clock)
         self.fast_pulls: FastPulls | None = None

@@ -6,6 +6,7 @@ import logging
 import os
 
 from pyromq.broker.bounds import OffsetCount
+from pyromq.broker.rejoin_guard import RejoinGuard
 from pyromq.errors import IllegalOffset
 from pyromq.store.config_files import ConsumerOffsets
 from pyromq.store.message_store import MessageStore
@@ -27,8 +28,16 @@ def near_bytes() -> int:
 class Progress:
     """Reads and moves the offsets of groups."""
 
-    def __init__(self, offsets: ConsumerOffsets, store: MessageStore, near: int | None = None) -> None:
+    def __init__(
+        self,
+        offsets: ConsumerOffsets,
+        store: MessageStore,
+        near: int | None = None,
+        guard: RejoinGuard | None = None,
+    ) -> None:
+        """`guard`: None on a slave, which sets no position back."""
         self.offsets = offsets
+        self._guard = guard
         self._store = store
         self._near = near_bytes() if near is None else near
         self._count = OffsetCount(offsets)
@@ -47,6 +56,11 @@ class Progress:
             raise IllegalOffset(
                 f"offset {offset} of {topic}/{queue_id} is behind the end of the queue, which is {end}: the progress "
                 f"of {group} stays {'unset' if known is None else known}"
+            )
+        if self._guard is not None and self._guard.refuses(group, topic, queue_id, offset):
+            raise IllegalOffset(
+                f"offset {offset} of {topic}/{queue_id} is behind the end that this broker found at its last start: "
+                f"the progress of {group} stays {known} until it pulls there, or for a minute; commit again then"
             )
         if known is not None and 0 <= offset < known:
             log.warning("%s goes back in %s/%d: from %d to %d", group, topic, queue_id, known, offset)
@@ -73,6 +87,14 @@ class Progress:
             self._count.add()
         if known != offset:
             self.offsets.reset(group, topic, queue_id, offset)
+
+    def rejoin(self, group: str, topic: str, queue_id: int, pulled: int) -> int | None:
+        """Return the offset at which a pull must go on after a start; None if it may go on where it asks."""
+        return None if self._guard is None else self._guard.rejoin(group, topic, queue_id, pulled)
+
+    def must_rejoin(self, group: str, topic: str, queue_id: int) -> bool:
+        """Return True while pulls of the group have to ask `rejoin`."""
+        return self._guard is not None and self._guard.must_check(group, topic, queue_id)
 
     def offset_of(self, group: str, topic: str, queue_id: int) -> int | None:
         return self.offsets.offset_of(group, topic, queue_id)

@@ -276,8 +276,11 @@ class PullProcessor:
         return self._reset(request, plan) or self._look(request, plan)
 
     def _reset(self, request: PullMessage, plan: Plan) -> PullResult | None:
-        """Somebody moved the group while its consumer was at work: then this is how it hears of it."""
-        offset = self._resets.take(request.group, request.topic, request.queue_id, request.offset)
+        """Tell a consumer at work that its group was moved, or that the queue lost its tail at the last start."""
+        where = (request.group, request.topic, request.queue_id, request.offset)
+        offset = self._resets.take(*where)
+        if offset is None:
+            offset = self._progress.rejoin(*where)
         if offset is None:
             return None
         first = self._store.min_offset(request.topic, request.queue_id)

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
+from pyromq.backup.tables import NO_WRITERS
 from pyromq.errors import BackupError, PyroMQError
 from pyromq.model import lenient_json
 from pyromq.model.json_form import JsonObject, an_object
 from pyromq.net.address import parse_address, shown_address
+from pyromq.store.log_history import FIELD
 from pyromq.wire import admin_requests as ask
 from pyromq.wire.bodies.routes import decode_kv_table
 from pyromq.wire.command import Command
@@ -38,12 +40,10 @@ class Table:
 TABLES = (
     Table("topics.json", ask.GetAllTopics(), ("dataVersion", "topicConfigTable")),
     Table("subscriptionGroup.json", ask.GetAllGroups(), ("dataVersion", "subscriptionGroupTable", "forbiddenTable")),
-    Table("consumerOffset.json", ask.GetAllOffsets(), ("dataVersion", "offsetTable")),
-    Table("delayOffset.json", ask.GetAllDelayOffsets(), ("dataVersion", "offsetTable"), may_lack=True),
+    Table("consumerOffset.json", ask.GetAllOffsets(), ("dataVersion", "offsetTable", FIELD)),
+    Table("delayOffset.json", ask.GetAllDelayOffsets(), ("dataVersion", "offsetTable", FIELD), may_lack=True),
     Table("messageRequestMode.json", ask.GetRequestModes(), (), may_lack=True),
 )
-#: What our broker knows of writers is found in the log, from this position on; see its `writers.json`.
-WRITERS = {"position": 0, "writers": []}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class RunningBroker:
             if document:
                 found[f"config/{table.name}"] = lenient_json.canonical(document)
         if "pyromqVersion" in await self._figures():
-            found["config/writers.json"] = lenient_json.canonical(an_object(WRITERS))
+            found["config/writers.json"] = lenient_json.canonical(NO_WRITERS)
         return found
 
     async def _document(self, table: Table) -> JsonObject:

@@ -79,3 +79,21 @@ def nearest(target: Target, newer: Manifest, until: Until) -> Manifest:
             break
         best = older
     return best
+
+
+def last_before(target: Target, newer: Manifest, until: Until) -> Manifest | None:
+    """Return the newest manifest that has nothing of the log that is left out; `None` if there is none.
+
+    What its small files say of the log is in what is kept.
+    """
+    kept = kept_chunks(newer, until)
+    if not kept:
+        return None
+    end = kept[-1].end if until.covers(kept[-1]) else kept[-1].start
+    for number in reversed([each for each in numbers(target) if each <= newer.number]):
+        older = read_manifest(target, number)
+        if older.series != newer.series:
+            break
+        if older.end <= end:
+            return older
+    return None

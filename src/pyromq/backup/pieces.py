@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyromq.backup.arriving import Gathered
 from pyromq.backup.manifest import TAIL_BYTES, Chunk, chunk_path, sha256_of
 from pyromq.backup.planning import SegmentPlan, Stretch, Until
+from pyromq.backup.tables import QueueEnds, queue_ends
 from pyromq.backup.target import NOTHING_ADDED, Target, saving
 from pyromq.errors import BackupError, CorruptBackup, CorruptLog
 from pyromq.records import layout, record
@@ -210,6 +211,8 @@ class Restored:
     #: Behind its last record; behind the blank: the end of the segment.
     end: int
     last_ms: int
+    #: Of the queues that it has messages of.
+    queue_ends: QueueEnds = field(default_factory=dict)
 
 
 def restore_segment(target: Target, directory: Path, plan: SegmentPlan) -> Restored:
@@ -259,10 +262,12 @@ def _verify_back(target: Target, plan: SegmentPlan, buffer: memoryview) -> Resto
         what = why_bad(buffer, found.end, end, plan.base + found.end)
         raise CorruptBackup(target.shown(last.file), plan.base + found.end, what)
     if plan.until is None:
-        return Restored(found.records, plan.bytes, plan.base + end, found.last_timestamp_ms)
+        ends = queue_ends(buffer, start, found.end)
+        return Restored(found.records, plan.bytes, plan.base + end, found.last_timestamp_ms, ends)
     kept = cut_at(buffer, start, found.end, plan.base, plan.until)
     buffer[kept.end : end] = bytes(end - kept.end)
-    return Restored(kept.records, kept.end - start, plan.base + kept.end, kept.last_timestamp_ms)
+    ends = queue_ends(buffer, start, kept.end)
+    return Restored(kept.records, kept.end - start, plan.base + kept.end, kept.last_timestamp_ms, ends)
 
 
 def cut_at(buffer: memoryview, start: int, end: int, base: int, until: Until) -> Scan:

@@ -2,10 +2,12 @@
 
     report = restore(LocalTarget(Path("/backup/broker-a")), Path("/data/store"))
 
-The log is put back in files of their old length, and the small tables under `config/`. Queues and index are derived
-from the log, and the first start makes them: the directory has the mark of a broker that did not stop (`abort`) and a
-checkpoint of no time at all, from which RocketMQ reads the log from its beginning. Our recover point says the same, and
-that the whole log was on the disk: damage to it after this is never taken for a torn tail.
+The log is put back in files of their old length, and the small tables under `config/`, clamped to the log: a log that
+is cut by `until` gets the settings of the first run that has all of it, and the progress of the last run before it.
+Queues and index are derived from the log, and the first start makes them: the directory has the mark of a broker that
+did not stop (`abort`) and a checkpoint of no time at all, from which RocketMQ reads the log from its beginning. Our
+recover point says the same, and that the whole log was on the disk: damage to it after this is never taken for a torn
+tail.
 
 Everything is made in `restoring/` inside the directory and moved to its place at the end, the log last. A restore that
 is stopped leaves a directory that no broker of ours starts on, and the next restore begins anew.
@@ -21,13 +23,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyromq.backup.history import nearest, wanted
+from pyromq.backup.history import last_before, nearest, wanted
 from pyromq.backup.manifest import Manifest, SavedFile, sha256_of
 from pyromq.backup.pieces import Restored, restore_segment
 from pyromq.backup.planning import SegmentPlan, Until, segment_plans
+from pyromq.backup.tables import POSITIONS, fit_file
 from pyromq.backup.target import Target
 from pyromq.backup.telling import counted, moment, tables
-from pyromq.errors import BackupError, CorruptBackup
+from pyromq.errors import BackupError, CorruptBackup, CorruptFile, WrongShape
 from pyromq.store import log_place
 from pyromq.store.checkpoint import AbortMark, Checkpoint, CheckpointFile, RecoverPoint, RecoverPointFile
 from pyromq.store.disk import OsDisk
@@ -47,6 +50,8 @@ class RestorePlan:
     manifest: Manifest
     files: tuple[SavedFile, ...]
     segments: tuple[SegmentPlan, ...]
+    #: The manifest that the progress of groups, delays and transactions is of.
+    progress: Manifest
 
     @property
     def workplace(self) -> Path:
@@ -66,11 +71,21 @@ class RestoreReport:
     end: int
     last_ms: int
     files: int
+    #: The manifest that the progress of groups, delays and transactions is of, and the files clamped to the log.
+    progress: Manifest
+    clamped: tuple[str, ...] = ()
 
     def sentences(self) -> list[str]:
+        of_run = f"that of manifest {self.progress.number}, made at {moment(self.progress.made_ms)}"
+        progress = []
+        if self.progress.number != self.manifest.number:
+            progress = [f"The progress of groups, delays and transactions is {of_run}."]
+        if self.clamped:
+            progress.append(f"Positions after the end of the log were set back to it ({', '.join(self.clamped)}).")
         return [
             f"{self.directory} has {counted(self.records, 'message')} in {counted(self.segments, 'segment')}, from "
             f"position {self.start} to {self.end}, and {tables(self.files)}.",
+            *progress,
             f"Start a broker on it with `pyromq broker --store {self.directory}`: the first start makes queues and "
             "index from the log.",
         ]
@@ -121,8 +136,13 @@ def begin(target: Target, directory: Path, *, number: int | None = None, until: 
         )
     _left_over(directory)
     # Of a whole log the tables are those of its own run: groups may have gone on since the log last grew.
-    files = manifest.files if until == Until() else nearest(target, manifest, until).files
-    return RestorePlan(directory, manifest, files, tuple(segments))
+    if until == Until():
+        return RestorePlan(directory, manifest, manifest.files, tuple(segments), manifest)
+    settings = nearest(target, manifest, until)
+    progress = last_before(target, manifest, until) or settings
+    files = [saved for saved in settings.files if saved.name not in POSITIONS]
+    files += [saved for saved in progress.files if saved.name in POSITIONS]
+    return RestorePlan(directory, manifest, tuple(files), tuple(segments), progress)
 
 
 @contextlib.contextmanager
@@ -178,6 +198,7 @@ def finish(target: Target, plan: RestorePlan, restored: Sequence[Restored]) -> R
         disk.replace_bytes(plan.workplace / saved.name, _small_file(target, saved))
     start = plan.segments[0].base if plan.segments else plan.manifest.start
     end, last_ms = max((each.end, each.last_ms) for each in restored) if restored else (plan.manifest.end, 0)
+    clamped = _fit_tables(disk, plan, restored, end)
     _note_state(disk, paths, start, end, last_ms)
     _move_in(plan)
     return RestoreReport(
@@ -190,7 +211,27 @@ def finish(target: Target, plan: RestorePlan, restored: Sequence[Restored]) -> R
         end=end,
         last_ms=last_ms,
         files=len(plan.files),
+        progress=plan.progress,
+        clamped=clamped,
     )
+
+
+def _fit_tables(disk: OsDisk, plan: RestorePlan, restored: Sequence[Restored], end: int) -> tuple[str, ...]:
+    """Clamp the tables to the restored log; the names of those that changed. Raises CorruptBackup, OSError."""
+    ends: dict[tuple[str, int], int] = {}
+    for segment in restored:
+        for queue, offset in segment.queue_ends.items():
+            ends[queue] = max(ends.get(queue, 0), offset)
+    clamped = []
+    for saved in plan.files:
+        if saved.name in POSITIONS:
+            path = plan.workplace / saved.name
+            try:
+                if fit_file(disk, path, saved.name, end, ends, is_later=plan.progress.end > end):
+                    clamped.append(path.name)
+            except (CorruptFile, WrongShape) as problem:
+                raise CorruptBackup(saved.file, 0, f"{saved.name} cannot be read: {problem}") from None
+    return tuple(clamped)
 
 
 def _small_file(target: Target, saved: SavedFile) -> bytes:

@@ -395,6 +395,29 @@ def test_how_much_readers_see_may_be_said() -> None:
         ReplicationConfig(visibility="some")
 
 
+def test_removing_a_topic_shows_no_message_that_a_slave_lacks() -> None:
+    async def story() -> None:
+        scene = Scene()
+        scene.joins("s")
+        receipt = scene.append()
+        with pytest.raises(NotNow, match="nothing is removed"):
+            async with scene.promise.nothing_hidden():
+                raise AssertionError("slaves did not confirm")
+        with pytest.raises(NotNow, match="not acknowledged"):
+            await scene.store.remove_topic("other")
+        assert visible(scene) == 0
+        assert not scene.promise.is_closed
+        scene.reports("s", receipt.end)
+        async with scene.promise.nothing_hidden():
+            with pytest.raises(NotNow, match="being removed"):
+                scene.promise.check()
+            assert await scene.store.remove_topic("other")
+        scene.promise.check()
+        assert visible(scene) == 1
+
+    asyncio.run(story())
+
+
 def test_a_running_sync_master_wakes_its_consumers_when_the_slave_reports() -> None:
     async def story() -> None:
         scene = Scene(least_in_sync=2)

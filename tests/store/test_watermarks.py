@@ -124,8 +124,6 @@ def test_what_is_shown_follows_a_mark_of_somebody_else() -> None:
     promised.advance(20)
     assert (marks.shown, moves) == (10, [10])
     marks.show_only(Watermark("another", 5))
-    with marks.showing_all():
-        assert marks.shown == 10
     assert marks.shown == 5
     marks.show_all()
     assert marks.shown == 10

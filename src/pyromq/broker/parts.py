@@ -390,7 +390,7 @@ class Parts:
         )  # fmt: skip
         topics = TopicAdmin(
             config, self._address, self.topics, self.consumers, self.progress, self.resets, store, self.statistics,
-            on_removal=self._tables.writers.forget_topic,
+            on_removal=self._tables.writers.forget_topic, nothing_hidden=self.promise.nothing_hidden,
         )  # fmt: skip
         groups = GroupAdmin(self.groups, self.progress, self.resets, self.locks, self.statistics, self._groups_changed)
         offsets = OffsetAdmin(

@@ -19,6 +19,8 @@ everything after too few slaves have been in sync for `timeout_ms`, until enough
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 
 from pyromq.clock import Clock
 from pyromq.config import BrokerConfig
@@ -114,6 +116,36 @@ class BrokerPromise:
 
     def open_again(self) -> None:
         self._closed = None
+
+    @contextlib.asynccontextmanager
+    async def nothing_hidden(self) -> AsyncIterator[None]:
+        """Make every stored message visible, and refuse sends for the block.
+
+        Raises NotNow if slaves do not confirm the log within the time that a send waits.
+        """
+        if self._visible is None:
+            yield
+            return
+        await self._all_acknowledged()
+        if self._closed is not None:
+            raise NotNow(f"{self._closed}; try again in a moment")
+        self.close("a topic is being removed: try again in a moment")
+        try:
+            await self._all_acknowledged()
+            yield
+        finally:
+            self.open_again()
+
+    async def _all_acknowledged(self) -> None:
+        end = self._end.value
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                await self.mark.wait(end)
+        except TimeoutError:
+            raise NotNow(
+                f"slaves have not confirmed the log up to {end} within {self.timeout_s} s: nothing is removed; bring "
+                "them back and try again"
+            ) from None
 
     @property
     def is_closed(self) -> bool:

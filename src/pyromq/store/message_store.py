@@ -30,6 +30,7 @@ from pyromq.errors import (
     CorruptLog,
     DiskFull,
     IllegalMessage,
+    NotNow,
     OffsetNotFound,
     StoreClosed,
     StoreFenced,
@@ -742,7 +743,8 @@ class MessageStore(StoreReader):
 
         `agreed` is called in the very turn in which the queues go: what was appended before belongs to the topic that
         goes, what is appended later to a new one. When it says no, nothing happens, and False is returned. On return
-        the topic does not come back by a crash. Raises DiskFull, StoreFenced.
+        the topic does not come back by a crash. Raises DiskFull, StoreFenced, and NotNow while there are messages that
+        are not visible yet.
         """
         self._check_open()
         name = to_bytes(topic)
@@ -751,8 +753,9 @@ class MessageStore(StoreReader):
         async with self.points.lock:
             self._check_unfenced()
             self._sync_if_visibility_waits()
-            with self.marks.showing_all():
-                self.dispatch()  # an entry that is still to come would be one of the new topic
+            self.dispatch()
+            if self.marks.dispatched.value < self.marks.readable.value:  # an entry to come would be the new topic's
+                raise NotNow(f"the topic {topic} is not removed: messages before it are not acknowledged; try again")
             if not agreed():
                 return False
             self._removals += 1

@@ -16,9 +16,8 @@ Not thread-safe: marks move on the thread that owns the store.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 
 
@@ -143,15 +142,6 @@ class Watermarks:
         if self._shown is not self.readable:
             self._shown = self.readable
             self.shown_moved()
-
-    @contextlib.contextmanager
-    def showing_all(self) -> Iterator[None]:
-        """For a block; under sync flush, everything that is synced."""
-        held, self._shown = self._shown, self.readable
-        try:
-            yield
-        finally:
-            self._shown = held
 
     def check(self) -> None:
         """The order that always holds."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -61,8 +62,9 @@ class TopicAdmin:
         store: MessageStore,
         statistics: Statistics,
         on_removal: Callable[[str], None] = lambda topic: None,
+        nothing_hidden: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> None:
-        """`on_removal` is told of a topic in the very turn in which it goes."""
+        """`on_removal` is told of a topic in the very turn in which it goes; `nothing_hidden` is entered first."""
         self._config = config
         self._address = address
         self._topics = topics
@@ -72,6 +74,7 @@ class TopicAdmin:
         self._store = store
         self._statistics = statistics
         self._on_removal = on_removal
+        self._nothing_hidden = nothing_hidden
 
     def handlers(self) -> Mapping[type[Request], Handler]:
         return {
@@ -155,7 +158,8 @@ class TopicAdmin:
 
     async def _remove(self, topic: str) -> None:
         """Whoever sends to it goes on until its queues are taken; then it is all gone at once, or made anew by them."""
-        await self._store.remove_topic(topic, lambda: self._forget(topic))
+        async with self._nothing_hidden():
+            await self._store.remove_topic(topic, lambda: self._forget(topic))
         try:
             await asyncio.to_thread(self._progress.offsets.save)
         except OSError as error:
@@ -172,10 +176,14 @@ class TopicAdmin:
     async def clean_unused(self, request: ask.CleanUnusedTopics, peer: Peer) -> Response:
         """Remove the queues of topics that are no longer there."""
         for topic in self._store.queues.topics():
-            # Asked again when its turn has come: somebody may have made it meanwhile.
-            if self._is_unused(topic) and await self._store.remove_topic(topic, partial(self._is_unused, topic)):
+            if self._is_unused(topic) and await self._remove_unused(topic):
                 log.warning("%s had the queues of %s removed, which is no topic any more", peer.address, topic)
         return Response()
+
+    async def _remove_unused(self, topic: str) -> bool:
+        """Return False if a client has created the topic in the meantime."""
+        async with self._nothing_hidden():
+            return await self._store.remove_topic(topic, partial(self._is_unused, topic))
 
     def _is_unused(self, topic: str) -> bool:
         return self._topics.get(topic) is None and not self._is_system(topic)

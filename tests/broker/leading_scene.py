@@ -109,7 +109,7 @@ class Scene:
         return await epochs_of(self.line_to(name))
 
     async def promote(self, name: str, epoch: int, **more: Any) -> Command:
-        return await self.ask(name, PromoteBroker(epoch=epoch, reason="a test", **more))
+        return await self.ask(name, PromoteBroker(epoch=epoch, reason="a test", **{"force": True, **more}))
 
     async def step_down(self, name: str, to: str, **more: Any) -> Command:
         return await self.ask(name, StepDown(to=self.of(to).address, reason="a test", **more))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.fakes import store_config
-from pyromq.broker.leadership import FILE, MAX_MEMBERS, Leadership, LeadershipFile, Member
+from pyromq.broker.leadership import FILE, MAX_MEMBERS, Leadership, LeadershipFile, Member, Pending
 from pyromq.broker.leading import Leading, Verdict, extent_of, forgotten_life, free_id, judge
 from pyromq.clock import ManualClock
 from pyromq.config import BrokerConfig
@@ -198,6 +198,12 @@ def test_while_it_waits_to_lead_it_is_a_slave_and_the_next_start_knows(disk: Sim
     assert (leading.waits, leading.config.role) == (False, "SYNC_MASTER")
     leading.wait(2)
     leading.promote(2, "SYNC_MASTER")
+    assert not leading.waits
+    leading.void_promotion("a test")
+    assert (leading.waits, leading.number, len(leading.known.members)) == (True, 1, 1)
+    leading.promote(2, "SYNC_MASTER")
+    leading = master(disk, "y", role="SYNC_MASTER")
+    leading.begin(0, 100)
     assert (leading.waits, leading.known.members) == (False, ()), "nobody waits for it again"
 
 
@@ -229,6 +235,16 @@ known = st.builds(
     led_as=st.lists(st.text(max_size=4), max_size=3).map(tuple),
     life=st.none() | st.text(max_size=4),
     clean_end=st.none() | st.integers(0, 1 << 40),
+    pending=st.none()
+    | st.builds(
+        Pending,
+        st.integers(0, 9),
+        st.integers(0, 9),
+        st.integers(0, 9),
+        st.sampled_from([None, "SLAVE"]),
+        st.none() | st.integers(0, 5),
+        st.none() | st.integers(1, 5),
+    ),
 )
 
 

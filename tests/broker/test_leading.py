@@ -291,7 +291,7 @@ def test_a_number_that_has_been_is_refused_and_the_same_question_twice_is_one(tm
         assert (await scene.promote("b", 2, role="KING")).code == ResponseCode.INVALID_PARAMETER
         await scene.send("it still follows")
         await scene.follows("b", "a")
-        assert (await scene.promote("a", 5)).code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert (await scene.promote("a", 5, force=False)).code == ResponseCode.SERVICE_NOT_AVAILABLE
         await scene.stop("a")
         assert (await scene.promote("b", 2)).code == ResponseCode.SUCCESS
         await scene.leads("b")

@@ -144,9 +144,11 @@ class Broker:
         role = Role(
             client, leading, others, Fencing(leading, others, client, self.clock, lambda: self._extent(leading))
         )
+        self._void_late_promotion(leading)
         if not leading.config.is_slave:
-            has_crashed = not self.store.report.clean or leading.has_crashed(self.store.log.end)
-            role.has_stood_down = not await role.fencing.may_lead(after_crash=has_crashed)
+            role.has_stood_down = not await role.fencing.may_lead(after_crash=self._has_crashed(leading))
+            self._void_late_promotion(leading)
+            role.has_stood_down |= leading.config.is_slave
         self.config = leading.config
         return role
 
@@ -159,6 +161,16 @@ class Broker:
                 raise
             self.store.disk.remove(self.store.paths.reserve)
             write()
+
+    def _has_crashed(self, leading: Leading) -> bool:
+        if leading.known.pending is not None:
+            return False  # it has not led with this log
+        return not self.store.report.clean or leading.has_crashed(self.store.log.end)
+
+    def _void_late_promotion(self, leading: Leading) -> None:
+        """Raises OSError."""
+        now_ms, clock_ms = self.clock.now_ms(), int(self.clock.monotonic() * 1000)
+        leading.void_late_promotion(now_ms=now_ms, clock_ms=clock_ms, was_clean=self.store.report.clean)
 
     def _record_clean_end(self, leading: Leading) -> None:
         """Record in leadership.json where the log of a leading life ends, after everything in it was synced.

@@ -12,13 +12,14 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from pyromq.broker.leadership import Member
-from pyromq.broker.leading import FIRST_NUMBER, Leading, Verdict, judge
+from pyromq.broker.leadership import BEGIN_MS, Member
+from pyromq.broker.leading import FIRST_NUMBER, Leading, Verdict, epochs_of, judge
 from pyromq.broker.others import Answered, Others
+from pyromq.broker.promotion_check import has_answered, living_leader
 from pyromq.clock import Clock
 from pyromq.errors import PyroMQError
 from pyromq.net.client import Client
-from pyromq.replication.joining import LogExtent
+from pyromq.replication.joining import LogExtent, are_of_one_family
 from pyromq.wire.bodies.epochs import BrokerEpochs
 from pyromq.wire.codes import ResponseCode
 from pyromq.wire.leading_requests import PromoteBroker
@@ -34,6 +35,8 @@ TAIL_SECONDS = 3.0
 AGAIN_SECONDS = 0.2
 #: A slave flushes what it has before it says yes.
 PROMOTE_SECONDS = 10.0
+#: A promoted broker begins within this time, or not at all.
+BEGIN_SECONDS = BEGIN_MS / 1000
 #: How often it is said that a master waits.
 SAY_AGAIN_SECONDS = 30.0
 
@@ -63,31 +66,70 @@ class Fencing:
         until = self._clock.monotonic() + TAIL_SECONDS
         while True:
             answers = await self._others.survey()
-            if await self._was_settled(answers):
+            if await self._was_settled(answers) or await self._gave_way(answers):
                 return False
-            asked = {one.address for one in answers}
-            missing = [one.address for one in self._leading.known.members if one.address not in asked]
+            missing = [one.address for one in self._leading.known.members if not has_answered(one, answers)]
             has_lost = self._best(answers) is not None
             now = self._clock.monotonic()
             if now > self._in_doubt_until and (now > until or not (has_lost or (after_crash and missing))):
                 break
             await asyncio.sleep(AGAIN_SECONDS)
-        if after_crash and not self._have_answered(asked):
+        if (after_crash or has_lost) and not (self._have_answered(answers) and self._may_do_without(answers)):
             self._leading.wait(await self._others.free_id(""))
             return False
         if missing and after_crash:
             log.warning("leading after a crash, although nobody answers at %s", ", ".join(missing))
         return True
 
-    def _have_answered(self, asked: set[str]) -> bool:
-        """Is what a sync master has acknowledged in no other log than those that were asked, and its own?
+    def _have_answered(self, answers: list[Answered]) -> bool:
+        """Is what a sync master has acknowledged in no other log than those that answered, and its own?
 
         It had a number of copies: so many slaves but one may be missing. Where the number adapts, none may be.
         """
         copies, replication = self._leading.meant.copies, self._leading.meant.replication
-        slaves = {one.address for one in self._leading.known.slaves}
+        missing = [one for one in self._leading.known.slaves if not has_answered(one, answers)]
         spare = 0 if replication.adapts else max(copies - 2, 0)
-        return copies < 2 or len(slaves - asked) <= spare
+        return copies < 2 or len(missing) <= spare
+
+    def _may_do_without(self, answers: list[Answered]) -> bool:
+        """Return False for a sync master if another broker has what it lost, and was not promoted yet."""
+        return self._leading.meant.copies < 2 or self._best(answers) is None
+
+    async def _gave_way(self, answers: list[Answered]) -> bool:
+        """Not begin to lead while another broker leads this log: a promotion that is pending is void if the leader has
+        more, and of two with one number the one that leads already goes on. Raises OSError."""
+        leading, ours = self._leading, self._extent()
+        rival = self._twin(answers)
+        if rival is not None:
+            leading.twin = rival.address
+            leading.wait(await self._others.free_id(""))
+            return True
+        leader = living_leader(ours, answers)
+        if leader is None or leader.told.end <= ours.end:
+            return False
+        why = (
+            f"{leader.address} leads, with epoch {leader.told.newest}, and its log goes to {leader.told.end}, ours to "
+            f"{ours.end}: its messages above that would be lost. Stop it first if that is to be"
+        )
+        if leading.known.pending is not None:
+            leading.void_promotion(why)
+            return True
+        if leading.led_nothing_since(leader.told.newest, ours.end):
+            log.error("this broker began to lead with epoch %d and wrote nothing: %s", leading.number, why)
+            number = await self._others.free_id(leader.address)
+            leading.give_way(leader.told.newest, number, Member(leader.address, 0, leader.told.ha_address))
+            return True
+        return False
+
+    def _twin(self, answers: list[Answered]) -> Answered | None:
+        """Return a broker that leads a log of our family with our number: neither was promoted over the other."""
+        ours = self._extent()
+        if not ours.epochs:
+            return None
+        twins = (
+            one for one in answers if self._verdict(one) is Verdict.TWIN and one.told.newest == self._leading.number
+        )
+        return next((one for one in twins if are_of_one_family(ours.epochs, epochs_of(one.told))), None)
 
     async def wait_to_lead(self) -> str:
         """Of a master that waits: until enough have answered, or somebody else leads. Why it starts again then."""
@@ -100,7 +142,9 @@ class Fencing:
                 answers = await self._others.survey()
                 if await self._was_settled(answers):
                     return "another broker leads: this one has lost the end of its log, or was replaced"
-                if self._best(answers) is None and self._have_answered({one.address for one in answers}):
+                twin = self._twin(answers)
+                self._leading.twin = "" if twin is None else twin.address
+                if twin is None and self._best(answers) is None and self._have_answered(answers):
                     self._leading.wait_no_longer()
                     return "those who copied its log have answered, and none has more: it leads"
             except OSError as error:
@@ -113,7 +157,7 @@ class Fencing:
                 await self.note_standing_down(one)
                 return True
         best = self._best(answers)
-        return best is not None and await self._hand_over_to(best)
+        return best is not None and self._have_answered(answers) and await self._hand_over_to(best)
 
     def _best(self, answers: list[Answered]) -> Answered | None:
         """Who has most of what we have lost."""
@@ -128,7 +172,7 @@ class Fencing:
         )  # fmt: skip
         request = PromoteBroker(
             epoch=number, role=self._leading.meant.role, reason="the master lost the end of its log", position=end,
-            deadline_ms=deadline(other.told),
+            deadline_ms=deadline(other.told), force=bool(self._extent().epochs),
         )  # fmt: skip
         asked_at = self._clock.monotonic()
         try:
@@ -136,7 +180,7 @@ class Fencing:
             answer = await self._client.call(other.address, request, PROMOTE_SECONDS)
         except PyroMQError as problem:
             log.error("%s was asked to lead, and did not answer: %s", other.address, problem)
-            self._in_doubt_until = asked_at + PROMOTE_SECONDS
+            self._in_doubt_until = asked_at + PROMOTE_SECONDS + BEGIN_SECONDS
             return False
         if answer.code != ResponseCode.SUCCESS:
             log.error("%s does not lead: %s", other.address, answer.reason)
@@ -188,7 +232,13 @@ class Fencing:
             await asyncio.sleep(min(AGAIN_SECONDS, WATCH_SECONDS))
 
     def _why_closed(self, answers: list[Answered]) -> str | None:
-        """Somebody with another log was promoted under our name, after us: name servers send everybody there."""
+        """Another broker leads our log as well, or one with another log was promoted under our name, after us."""
+        twin = self._twin(answers)
+        if twin is not None:
+            return (
+                f"{twin.address} leads the log of this broker as well, with the same epoch {twin.told.newest}: one of "
+                "the two stores is a copy of the other. Nothing is accepted at both until one of them is stopped"
+            )
         for one in answers:
             number = one.told.newest
             if self._verdict(one) is Verdict.TWIN and number > max(self._leading.number, FIRST_NUMBER):

@@ -44,6 +44,8 @@ FILE = "leadership.json"
 ROLES = (*MASTER_ROLES, "SLAVE")
 #: More brokers of one name than anybody has; who was heard of last is kept.
 MAX_MEMBERS = 16
+#: A broker that was promoted begins to lead within this time, or not at all.
+BEGIN_MS = 30_000
 #: Names of own lives that are kept. A follower that has an epoch of an older one is refused, and nothing is cut.
 MAX_LIVES = 200
 
@@ -58,6 +60,30 @@ class Member:
     #: The member id of its store; empty if it is unknown.
     member: str = field(default="", metadata=in_json("member", text))
     unknown: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A promotion that was accepted and has not begun: the state to return to, and when it was accepted.
+
+    Both clocks are kept: the wall clock may be set, and the monotonic one begins anew with the machine.
+    """
+
+    number: int = field(metadata=in_json("number", OFFSET))
+    at_ms: int = field(metadata=in_json("atMillis", OFFSET))
+    clock_ms: int = field(metadata=in_json("clockMillis", OFFSET))
+    role: str | None = field(default=None, metadata=in_json("role", text))
+    broker_id: int | None = field(default=None, metadata=in_json("brokerId", OFFSET))
+    waits_as: int | None = field(default=None, metadata=in_json("waitsAs", OFFSET))
+    unknown: Mapping[str, Json] = field(default_factory=dict)
+
+    def is_void(self, now_ms: int, clock_ms: int) -> bool:
+        """Return whether the promotion did not begin in time, or nobody can tell."""
+        return not (0 <= now_ms - self.at_ms <= BEGIN_MS and 0 <= clock_ms - self.clock_ms <= BEGIN_MS)
+
+
+def _pending(value: Json) -> Pending:
+    return from_json(Pending, value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +141,8 @@ class Leadership:
     life: str | None = field(default=None, metadata=in_json("life", text))
     #: Where the log ended when that life was stopped cleanly; None while it leads, and after a crash.
     clean_end: int | None = field(default=None, metadata=in_json("cleanEnd", OFFSET))
+    #: It was promoted, and has not begun to lead; None if it has, or was not.
+    pending: Pending | None = field(default=None, metadata=in_json("promotion", _pending))
     unknown: Mapping[str, Json] = field(default_factory=dict)
 
     @property
@@ -143,9 +171,11 @@ class Leadership:
         # A file of an older version does not list its lives.
         before = self.led_as or tuple(one.by for one in self.epochs if one.member == self.member)
         number = max(self.number, epochs[-1].number)
+        # It was promoted instead of waiting for them: they are not waited for after the next crash either.
+        members = self.members if self.pending is None or self.pending.waits_as is None else ()
         return replace(
             self, lives=self.lives + 1, led_as=(*before, life)[-MAX_LIVES:], epochs=epochs, number=number,
-            waits_as=None, life=life, clean_end=None,
+            waits_as=None, life=life, clean_end=None, pending=None, members=members,
         )  # fmt: skip
 
     def ended_cleanly(self, end: int) -> Leadership:
@@ -157,43 +187,67 @@ class Leadership:
         """It copies a log of these epochs."""
         return replace(
             self, epochs=epochs, number=max(self.number, number), master_role=master_role or self.master_role,
-            life=None, clean_end=None,
+            life=None, clean_end=None, pending=None,
         )  # fmt: skip
 
     def renamed(self, member: str) -> Leadership:
         """It is a copy of another store's directory, and not that store."""
         return replace(self, member=member, lives=0, led_as=(), life=None, clean_end=None)
 
-    def promoted(self, number: int, role: str) -> Leadership:
+    def promoted(self, number: int, role: str, *, now_ms: int, clock_ms: int) -> Leadership:
+        """It is to lead under this number, and begins to within `BEGIN_MS`, or not at all."""
         assert number > self.number, f"epoch {number} has been"
-        members = self.members if self.waits_as is None else ()  # whom it waited for is not waited for again
-        return replace(self, number=number, role=role, broker_id=0, waits_as=None, members=members)
+        before = Pending(self.number, now_ms, clock_ms, self.role, self.broker_id, self.waits_as)
+        return replace(self, number=number, role=role, broker_id=0, waits_as=None, pending=before)
+
+    def not_promoted(self) -> Leadership:
+        """The promotion is void: it is what it was before."""
+        before = self.pending
+        if before is None:
+            return self
+        return replace(
+            self, number=before.number, role=before.role, broker_id=before.broker_id, waits_as=before.waits_as,
+            pending=None,
+        )  # fmt: skip
 
     def stood_down(self, number: int, broker_id: int) -> Leadership:
         """Somebody else leads, under this number."""
         return replace(
             self, number=max(self.number, number), role="SLAVE", broker_id=broker_id, waits_as=None, life=None,
-            clean_end=None,
+            clean_end=None, pending=None,
         )  # fmt: skip
+
+    def gave_way(self, number: int, broker_id: int) -> Leadership:
+        """Another broker leads with this smaller number, and has more: epochs above it, without a byte, are dropped."""
+        epochs = tuple(one for one in self.epochs if one.number <= number)
+        down = self.stood_down(number, broker_id)
+        return replace(down, number=number, epochs=epochs)
 
     def waiting(self, broker_id: int | None) -> Leadership:
         """It does not lead before others have answered; None: it need not wait any more."""
         return replace(self, waits_as=broker_id)
 
-    def heard_of(self, members: Iterable[Member]) -> Leadership:
+    def heard_of(self, members: Iterable[Member], *, replaces: bool = True) -> Leadership:
         """Add these members, or update their entries. An address has one member, and there is one master.
 
-        Two stores with one broker id are both kept: each may have a copy of acknowledged messages.
+        Two stores with one broker id are both kept: each may have a copy of acknowledged messages. For the same reason
+        a broker that does not lead yet keeps the entry of a store whose address another store has now, unless
+        `replaces`.
         """
         known = list(self.members)
         for one in members:
-            if not one.member:  # the answer of an older broker: the id that was known stays
-                one = replace(one, member=next((old.member for old in known if old.address == one.address), ""))
-            if one in known:
+            there = next((old for old in known if old.address == one.address), None)
+            if there is not None and not one.member:  # the answer of an older broker: the id that was known stays
+                one = replace(one, member=there.member)
+            if one in known or (not replaces and there is not None and there.member not in ("", one.member)):
                 continue
             known = [old for old in known if not _is_replaced(old, one)]
             known.append(one)
         return replace(self, members=tuple(known[-MAX_MEMBERS:]))
+
+    def without(self, member: Member) -> Leadership:
+        """That member is gone for good: it is neither asked nor waited for."""
+        return replace(self, members=tuple(one for one in self.members if one != member))
 
     def to_json(self) -> JsonObject:
         told: JsonObject = {
@@ -210,6 +264,7 @@ class Leadership:
             "ledAs": list(self.led_as),
             "life": self.life,
             "cleanEnd": self.clean_end,
+            "promotion": None if self.pending is None else to_json(self.pending),
         }
         return {key: value for key, value in told.items() if value is not None}
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from enum import Enum, auto
 
-from pyromq.broker.leadership import Leadership, LeadershipFile, Member, new_life, new_member
+from pyromq.broker.leadership import BEGIN_MS, Leadership, LeadershipFile, Member, new_life, new_member
 from pyromq.config import BrokerConfig
 from pyromq.replication.joining import Epoch, LogExtent, are_of_one_family, begin_epoch, chosen, has_our_tail
 from pyromq.store.platform import what_to_do
-from pyromq.wire.bodies.epochs import BrokerEpochs, EpochEntry
+from pyromq.wire.bodies.epochs import BrokerEpochs, EpochEntry, KnownMember
 
 log = logging.getLogger("pyromq.broker")
 
@@ -105,6 +105,10 @@ class Leading:
         """Raises CorruptFile."""
         self._file = file
         self._new_life = new_life
+        #: While it waits to lead: the address of a broker that leads its log with the same epoch; empty if none does.
+        self.twin = ""
+        #: It leads, or follows a leader: other stores at known addresses are new members.
+        self._is_settled = False
         self._given = given
         self.known: Leadership = file.load()
         self._say_what_wins()
@@ -132,6 +136,11 @@ class Leading:
 
     @property
     def why_it_waits(self) -> str:
+        if self.twin:
+            return (
+                f"this broker does not lead: {self.twin} leads its log already, with the same epoch. One of the two "
+                "stores is a copy of the other: stop that broker and this one leads, or go on without this one"
+            )
         where = ", ".join(f"{one.address} (id {one.broker_id})" for one in self.known.slaves)
         return (
             "this broker does not lead yet: it was not stopped cleanly, and what it has acknowledged may be in the log "
@@ -146,6 +155,14 @@ class Leading:
         if known.role is None or known.broker_id is None:
             return self._given
         return replace(self._given, role=known.role, broker_id=known.broker_id)
+
+    @property
+    def least_copies(self) -> int:
+        """Copies of an acknowledged message in this group, the leader's own included, at the least."""
+        replication = self._given.replication
+        role = self.meant.role if not self.meant.is_slave else self.known.master_role or "ASYNC_MASTER"
+        copies = replication.copies_for(role)
+        return min(copies, replication.least_in_sync) if replication.adapts else copies
 
     @property
     def was_decided(self) -> bool:
@@ -174,6 +191,9 @@ class Leading:
             ),
             number=self.known.number, member=self.known.member, role=config.role, address=address,
             ha_address=ha_address, led_as=self.known.led_as,
+            members=tuple(
+                KnownMember(one.address, one.broker_id, one.ha_address, one.member) for one in self.known.members
+            ),
         )  # fmt: skip
 
     @property
@@ -193,6 +213,7 @@ class Leading:
         number = max(known.number, FIRST_NUMBER)
         epochs = begin_epoch(self.extent(start, end), number, f"{known.member}.{self._new_life()}")
         self._become(known.begun(epochs))
+        self._is_settled = True
 
     def has_crashed(self, end: int) -> bool:
         """Return whether its last leading life ended without a clean stop, with the log ending at `end` now."""
@@ -213,15 +234,44 @@ class Leading:
                 known = known.renamed(new_member())
             known = known.adopted(epochs_of(primary), primary.newest, primary.role or None)
         self._become(known)
+        self._is_settled = True
 
-    def promote(self, number: int, role: str) -> None:
-        """It is to lead: with the next start. Raises OSError."""
-        self._become(self.known.promoted(number, role))
+    def promote(self, number: int, role: str, *, now_ms: int = 0, clock_ms: int = 0) -> None:
+        """It is to lead: with the next start, which has to come soon. Raises OSError."""
+        self._become(self.known.promoted(number, role, now_ms=now_ms, clock_ms=clock_ms))
+
+    def void_promotion(self, why: str) -> None:
+        """It was promoted and does not lead: it is what it was before. Raises OSError."""
+        log.error("this broker was to lead with epoch %d, and does not: %s", self.known.number, why)
+        self._become(self.known.not_promoted())
+
+    def void_late_promotion(self, *, now_ms: int, clock_ms: int, was_clean: bool) -> None:
+        """Void a promotion that did not begin in time, or whose broker crashed before it began. Raises OSError.
+
+        The others went on without this broker since: a log of then must not lead now.
+        """
+        pending = self.known.pending
+        if pending is None:
+            return
+        if not was_clean:
+            self.void_promotion("it crashed before it began; promote it again, or another broker")
+        elif pending.is_void(now_ms, clock_ms):
+            self.void_promotion(f"it did not begin within {BEGIN_MS / 1000:g} s; promote it again, or another broker")
 
     def stand_down(self, number: int, broker_id: int, master: Member | None) -> None:
         """Somebody else leads: with the next start it is a slave. Raises OSError."""
         known = self.known.stood_down(number, broker_id)
         self._become(known.heard_of([master]) if master is not None else known)
+
+    def led_nothing_since(self, number: int, end: int) -> bool:
+        """Return whether its last life began an epoch above `number` and left no byte in its log."""
+        last = self.known.epochs[-1] if self.known.epochs else None
+        is_own = last is not None and last.by == self.known.life
+        return last is not None and is_own and last.number > number and last.start == end
+
+    def give_way(self, number: int, broker_id: int, leader: Member) -> None:
+        """Its epochs above `number` have no byte: it follows the leader of that epoch. Raises OSError."""
+        self._become(self.known.gave_way(number, broker_id).heard_of([leader]))
 
     def wait(self, broker_id: int) -> None:
         """It does not lead before others have answered: with the next start, too. Raises OSError."""
@@ -238,9 +288,21 @@ class Leading:
     def heard_of(self, members: Iterable[Member]) -> None:
         """Where others are is a help: what cannot be written now is heard again."""
         try:
-            self._become(self.known.heard_of(members))
+            self._become(self.known.heard_of(members, replaces=self._is_settled))
         except OSError as error:
             log.warning("where the other brokers of this name are cannot be written down: %s", what_to_do(error))
+
+    def learn_members(self, members: Iterable[Member]) -> None:
+        """Take over the members that the leader knows, this broker left out. They are asked before it is promoted."""
+        others = [one for one in members if one.member != self.known.member]
+        try:
+            self._become(replace(self.known, members=()).heard_of(others))
+        except OSError as error:
+            log.warning("the other brokers of this name cannot be written down: %s", what_to_do(error))
+
+    def forget(self, member: Member) -> None:
+        """It is gone for good. Raises OSError."""
+        self._become(self.known.without(member))
 
     def _become(self, known: Leadership) -> None:
         if known != self.known:

@@ -130,7 +130,9 @@ class Others:
         vouched = registered | self.trust.configured
         found = [one for one in answers if isinstance(one, Answered) and self._may_be_written(one, vouched)]
         self._settle_candidates({one.address for one in found})
-        self._leading.heard_of(Member(one.address, one.told.broker_id, one.told.ha_address) for one in found)
+        self._leading.heard_of(
+            Member(one.address, one.told.broker_id, one.told.ha_address, one.told.member) for one in found
+        )
         return found
 
     async def registered(self) -> dict[int, str]:

@@ -159,6 +159,7 @@ class RequestCode(IntEnum):
     PROMOTE_BROKER = 17001
     STEP_DOWN = 17002
     RESTART_BROKER = 17003
+    FORGET_MEMBER = 17004
     #: Identities of idempotent writers.
     ISSUE_WRITER = 17010
     POP_MESSAGE = 200050

@@ -62,6 +62,9 @@ class PromoteBroker(RoleRequest):
     #: By the slave's own clock, as it told it with its epochs: what is not on its disk by then must never be. Whoever
     #: asked has gone on without it. 0: whenever it comes about.
     deadline_ms: int = int64("deadlineMillis", default=0)
+    #: Lead although other brokers may have acknowledged messages that this one lacks: a person, or the master that lost
+    #: the end of its log, knows better.
+    force: bool = boolean("force", default=False)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -109,6 +112,23 @@ class RestartBroker(RoleRequest):
 
 
 @dataclass(slots=True, kw_only=True)
+class ForgetMember(RoleRequest):
+    """To any broker: another broker of this name is gone for good, and is neither asked nor waited for any more."""
+
+    CODE = RequestCode.FORGET_MEMBER
+
+    #: The address of that broker, or the member id of its store.
+    member: str = text("member")
+    reason: str = text("reason", default="")
+
+
+@dataclass(slots=True, kw_only=True)
+class ForgotMember(Response):
+    #: The members that are known still: address and broker id of each.
+    members: str = text("members", default="")
+
+
+@dataclass(slots=True, kw_only=True)
 class GetTimerCheckPoint(Request):
     """What slaves of RocketMQ ask for every few seconds. There are no timers of that kind here."""
 
@@ -120,4 +140,4 @@ class GetTimerMetrics(Request):
     CODE = RequestCode.GET_TIMER_METRICS
 
 
-register(GetBrokerEpochs, PromoteBroker, StepDown, RestartBroker, GetTimerCheckPoint, GetTimerMetrics)
+register(GetBrokerEpochs, PromoteBroker, StepDown, RestartBroker, ForgetMember, GetTimerCheckPoint, GetTimerMetrics)

@@ -10,16 +10,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pyromq.broker.fencing import PROMOTE_SECONDS, Fencing, deadline
+from pyromq.broker.fencing import BEGIN_SECONDS, PROMOTE_SECONDS, Fencing, deadline
 from pyromq.broker.leadership import Member
 from pyromq.broker.leading import MAX_JUMP, Leading, epochs_of
 from pyromq.broker.metadata_copy import MetadataCopy, TakenProgress, forget_own_progress
 from pyromq.broker.others import Answered, Others
 from pyromq.broker.promise import BrokerPromise
+from pyromq.broker.promotion_check import Candidate, has_answered, why_not_to_promote
 from pyromq.broker.replicating import Replicating
 from pyromq.broker.role_change import Ask, Change
 from pyromq.clock import Clock
@@ -36,6 +37,8 @@ from pyromq.store.message_store import MessageStore
 from pyromq.wire.bodies.epochs import BrokerEpochs
 from pyromq.wire.codes import ResponseCode
 from pyromq.wire.leading_requests import (
+    ForgetMember,
+    ForgotMember,
     GetBrokerEpochs,
     GetTimerCheckPoint,
     GetTimerMetrics,
@@ -57,6 +60,8 @@ ASK_AGAIN_SECONDS = 0.02
 METADATA_SECONDS = 3.0
 #: Nobody has to wait longer for a slave, whatever was asked: nothing is taken meanwhile.
 LONGEST_STEP_SECONDS = 60.0
+#: How often a slave asks its leader for the other members.
+LEARN_SECONDS = 5.0
 #: After a promotion without an answer: how long it is asked what came of it.
 DOUBT_SECONDS = 5.0
 
@@ -111,6 +116,7 @@ class LeadingProcessor:
             PromoteBroker: self.promote,
             StepDown: self.step_down,
             RestartBroker: self.restart,
+            ForgetMember: self.forget_member,
             GetTimerCheckPoint: _no_timers,
             GetTimerMetrics: _no_timers,
         }
@@ -147,7 +153,8 @@ class LeadingProcessor:
         if not leading.config.is_slave:
             if request.epoch == leading.number:
                 return self._promoted()
-            raise NotNow(f"this broker leads already, with epoch {leading.number}")
+            if not request.force:
+                raise NotNow(f"this broker leads already, with epoch {leading.number}")
         if role not in MASTER_ROLES:
             raise ConfigError(f"role = {role!r} does not lead: it is {' or '.join(MASTER_ROLES)}", "role")
         if request.epoch <= leading.number:
@@ -156,7 +163,12 @@ class LeadingProcessor:
             raise ConfigError(
                 f"epoch = {request.epoch} is none: {leading.number} is known here; ask with one more", "epoch"
             )
-        log.warning("%s asks this broker to lead, with epoch %d: %s", peer.address, request.epoch, request.reason)
+        forced = ", whatever other brokers have" if request.force else ""
+        log.warning(
+            "%s asks this broker to lead, with epoch %d%s: %s", peer.address, request.epoch, forced, request.reason
+        )
+        if not (request.force or request.handed_over):
+            await self._refuse_loss()
         if request.handed_over:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(METADATA_SECONDS):
@@ -171,6 +183,30 @@ class LeadingProcessor:
             self._decide(request, role)
         return self._promoted()
 
+    async def _refuse_loss(self) -> None:
+        """Ask every known member. Raise NotNow if one has more, or may have acknowledged messages and is silent."""
+        leading, known = self._leading, self._leading.known.members
+        answers = await self._others.survey()
+        told = (one for answer in answers for one in answer.told.members or ())
+        named = [Member(one.address, one.broker_id, one.ha_address, one.member) for one in told]
+        fresh = [one for one in self._unknown(named) if not has_answered(one, answers)]
+        if fresh:
+            leading.heard_of(fresh)
+            known = (*known, *fresh)
+            answers = await self._others.survey()
+        knows_leader = leading.waits or any(one.broker_id == 0 for one in known)
+        end = self._store.log.end
+        candidate = Candidate(leading.extent(self._store.log.start, end), leading.least_copies, not leading.waits)
+        why = why_not_to_promote(candidate, known, answers, not knows_leader)
+        if why is not None:
+            raise NotNow(f"this broker is not promoted: {why}")
+
+    def _unknown(self, members: Iterable[Member]) -> list[Member]:
+        """Return those that are neither this broker nor in its list."""
+        known = self._leading.known
+        ours = {one.address for one in known.members} | {self._address}
+        return [one for one in members if one.address not in ours and one.member != known.member]
+
     def _decide(self, request: PromoteBroker, role: str) -> None:
         """It leads with the next start, or does not: nothing comes in between. Raises NotNow, OSError."""
         leading, before = self._leading, self._leading.known
@@ -178,7 +214,7 @@ class LeadingProcessor:
         if not self._change(Change(why=f"it leads from now on, with epoch {request.epoch}")):
             raise NotNow("this broker is about to start again for another reason: try again in a moment")
         self._metadata.name_new_topics(self._topics_begun_since)
-        leading.promote(request.epoch, role)
+        leading.promote(request.epoch, role, now_ms=self._clock.now_ms(), clock_ms=self._clock_ms())
         try:
             self._check_in_time(request)
         except NotNow:
@@ -227,11 +263,41 @@ class LeadingProcessor:
             elif self._leading.waits:
                 why = await self._fencing.wait_to_lead()
                 self._change(Change(why=why))
+            else:
+                await self._learn_members()
             await asyncio.Event().wait()
         finally:
             for task in self._under_way:
                 task.cancel()
             await asyncio.gather(*self._under_way, return_exceptions=True)
+
+    async def _learn_members(self) -> None:
+        """Of a slave: keep the leader's list of members, to ask them all before it is promoted."""
+        while True:
+            await asyncio.sleep(LEARN_SECONDS)
+            leader = self._leading.master
+            if leader is None or not self._copies.trusts(leader.address):
+                continue
+            with contextlib.suppress(PyroMQError):
+                answer = await self._others.ask_trusted(leader.address)
+                if answer is None or answer.told.broker_id != 0 or answer.told.members is None:
+                    continue
+                told = (one for one in answer.told.members if one.address != self._address)
+                members = [Member(one.address, one.broker_id, one.ha_address, one.member) for one in told]
+                self._leading.learn_members([*members, replace(leader, member=answer.told.member)])
+
+    def forget_member(self, request: ForgetMember, peer: Peer) -> Response:
+        """Remove a broker that is gone for good from the known members. Raises NotFound, NotNow, OSError."""
+        known = self._leading.known.members
+        found = [one for one in known if request.member in (one.address, one.member)]
+        listed = ", ".join(f"{one.address} (id {one.broker_id})" for one in known) or "none"
+        if not found or not request.member:
+            raise BadRequest(f"{request.member!r} is no known member of this name: there is {listed}")
+        log.warning("%s asks this broker to forget the member %s: %s", peer.address, request.member, request.reason)
+        for one in found:
+            self._leading.forget(one)
+        left = self._leading.known.members
+        return ForgotMember(members=", ".join(f"{one.address} (id {one.broker_id})" for one in left))
 
     def _close(self, why: str | None) -> None:
         """What another broker of our name asks for. A hand-over that is under way knows better."""
@@ -368,12 +434,14 @@ class LeadingProcessor:
             raise NotNow(f"{to} does not lead, and this broker goes on: {answer.reason}")
 
     async def _leads_after_all(self, to: str, number: int, in_doubt_until: float) -> bool:
-        until = max(self._clock.monotonic(), in_doubt_until) + DOUBT_SECONDS
+        until = max(self._clock.monotonic(), in_doubt_until) + BEGIN_SECONDS + DOUBT_SECONDS
         while self._clock.monotonic() < until:
             with contextlib.suppress(PyroMQError):
                 answer = await self._others.ask_trusted(to)
                 if answer is not None and answer.told.newest >= number:
                     return True
+                if answer is not None and self._clock.monotonic() > in_doubt_until:
+                    return False  # it answers, was not promoted, and cannot be any more
             await asyncio.sleep(ASK_AGAIN_SECONDS)
         return False
 

@@ -12,12 +12,13 @@ from itertools import pairwise
 import orjson
 
 from pyromq.errors import WrongShape
-from pyromq.model.json_form import INT64, OFFSET, Json, expect, from_json, in_json, some_objects, text
+from pyromq.model.json_form import INT64, OFFSET, Json, expect, from_json, in_json, some_objects, text, to_json
 from pyromq.wire.bodies.reading import read_body
 
 #: A life has one: more lives than any broker has.
 MAX_ENTRIES = 100_000
 MAX_BYTES = 16 << 20
+MAX_MEMBERS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,24 @@ def _entries(value: Json) -> tuple[EpochEntry, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class KnownMember:
+    """Another broker of the name, as the one that answers knows it."""
+
+    address: str = field(metadata=in_json("address", text))
+    broker_id: int = field(metadata=in_json("brokerId", OFFSET))
+    ha_address: str = field(default="", metadata=in_json("haAddress", text))
+    member: str = field(default="", metadata=in_json("member", text))
+    unknown: Mapping[str, Json] = field(default_factory=dict)
+
+
+def _members(value: Json) -> tuple[KnownMember, ...]:
+    objects = some_objects(value)
+    if len(objects) > MAX_MEMBERS:
+        raise WrongShape(f"{len(objects)} members, the limit is {MAX_MEMBERS}")
+    return tuple(from_json(KnownMember, one) for one in objects)
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerEpochs:
     """The answer of one broker."""
 
@@ -75,6 +94,8 @@ class BrokerEpochs:
     nonce: str = field(default="", metadata=in_json("nonce", text))
     #: Ours: the names of its last lives as a leader, `EpochEntry.by` of each; empty if it does not say.
     led_as: tuple[str, ...] = field(default=(), metadata=in_json("ledAs", _lives))
+    #: Ours: the other brokers of the name that it knows; None if it does not say.
+    members: tuple[KnownMember, ...] | None = field(default=None, metadata=in_json("members", _members))
     unknown: Mapping[str, Json] = field(default_factory=dict)
 
     @property
@@ -107,6 +128,7 @@ class BrokerEpochs:
                 "clockMillis": self.clock_ms,
                 "nonce": self.nonce,
                 "ledAs": list(self.led_as),
+                "members": None if self.members is None else [to_json(one) for one in self.members],
             }
         )
 

@@ -24,6 +24,7 @@ from collections.abc import (
 from contextlib import AbstractContextManager
 from datetime import datetime
 from os import PathLike
+from pathlib import Path
 from typing import Any, Unpack, overload
 
 from pyromq.admin.admin import Admin as AsyncAdmin
@@ -611,16 +612,24 @@ class Leading(BlockingPart[AsyncLeading]):
         """
         return self._wait(self._behind.plan(broker, broker_id=broker_id, address=address))
 
-    def promote(self, promotion: Promotion, *, role: str | None = None, reason: str = "") -> None:
+    def promote(self, promotion: Promotion, *, role: str | None = None, reason: str = "", force: bool = False) -> None:
         """Do it. The new master restarts in place then: `until_leads` waits for it.
 
+        The broker asks the others of its name first, and refuses if acknowledged messages may be lost, unless `force`.
         Raises CallFailed; and ServiceError with what the broker says: then nothing was changed.
         """
-        self._wait(self._behind.promote(promotion, role=role, reason=reason))
+        self._wait(self._behind.promote(promotion, role=role, reason=reason, force=force))
 
     def hand_over(self, master: str, slave: str, *, role: str | None = None, reason: str = "") -> None:
         """From one address to the other. Raises CallFailed, ServiceError: then the master goes on."""
         self._wait(self._behind.hand_over(master, slave, role=role, reason=reason))
+
+    def forget_member(self, address: str, member: str, reason: str = "") -> str:
+        """Have the broker at `address` forget another one of its name, by address or member id: it is gone for good.
+
+        Return the members that are left. Raises CallFailed, ServiceError.
+        """
+        return self._wait(self._behind.forget_member(address, member, reason))
 
     def restart(self, address: str, reason: str = "") -> None:
         """In its process, as what it is. It answers first. Raises CallFailed, ServiceError."""
@@ -917,8 +926,14 @@ class Admin(Blocking[AsyncAdmin]):
         tls: ssl.SSLContext | bool | None = None,
         credentials: Credentials | None = None,
         options: ClientOptions | None = None,
+        secret_file: Path | None = None,
     ) -> None:
-        Blocking.__init__(self, AsyncAdmin(name_servers, tls=tls, credentials=credentials, options=options))
+        """`secret_file`: the brokers' group secret, for what changes their roles; `None`: PYROMQ_SECRET_FILE, else
+        `~/.config/pyromq/secret`.
+        """
+        Blocking.__init__(
+            self, AsyncAdmin(name_servers, tls=tls, credentials=credentials, options=options, secret_file=secret_file)
+        )
         self.brokers = Brokers(self._behind.brokers)
         self.leading = Leading(self._behind.leading)
         self.topics = Topics(self._behind.topics)

@@ -87,11 +87,34 @@ def test_who_looks_at_a_topic_goes_on_when_its_master_is_gone(tmp_path: Path) ->
             looking.until("one")
             pair.stop("a")
             looking.until("trying again")
-            pair.shell.ok("broker", "promote", "pair", "--yes")
+            pair.shell.ok("broker", "promote", "pair", "--yes", "--force")
             pair.shell.ok("send", "orders", "two")
             looking.until("two")
             assert looking.stop(signal.SIGINT) == 0
         assert (looking.out.count("one"), looking.out.count("two")) == (1, 1)
+
+
+def test_a_slave_of_an_async_master_that_is_gone_is_promoted_by_force_only(tmp_path: Path) -> None:
+    with pair_in(tmp_path, "ASYNC_MASTER") as pair:
+        pair.shell.ok("send", "orders", "one")
+        pair.stop("a")
+        refused = pair.shell("broker", "promote", "pair", "--yes")
+        assert (refused.exit_code, refused.stdout) == (1, "")
+        assert "acknowledged messages may be lost" in refused.stderr
+        assert "pyromq broker promote --force" in refused.stderr
+        assert f"✓ {pair.address('b')} leads pair" in pair.shell.ok("broker", "promote", "pair", "--yes", "--force")
+
+
+def test_a_member_that_is_gone_is_forgotten(tmp_path: Path) -> None:
+    with pair_in(tmp_path) as pair:
+        pair.shell.ok("send", "orders", "one")
+        gone = pair.address("b")
+        pair.stop("b")
+        nobody = pair.shell("broker", "forget-member", "pair", "127.0.0.1:1", "--yes")
+        assert (nobody.exit_code, nobody.stdout) == (1, "")
+        assert "is no known member" in nobody.stderr
+        done = pair.shell.ok("broker", "forget-member", "pair", gone, "--yes")
+        assert f"{pair.address('a')} knows these members now: none" in done
 
 
 def test_a_roll_says_what_it_waits_for_before_it_gives_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +179,7 @@ def test_a_slave_leads_when_its_master_is_gone_and_the_master_comes_back_as_its_
         pair.until_in_sync(1)
         pair.stop("a")
         until(lambda: "copies nobody" in pair.shell("cluster").stdout)
-        done = pair.shell("broker", "promote", "pair", "--id", "1", "--yes")
+        done = pair.shell("broker", "promote", "pair", "--id", "1", "--yes", "--force")
         assert done.exit_code == 0, done.output
         assert "No name server that answers knows a master: it is taken for gone." in done.stderr
         assert re.search(r"Slave 1 at [\d.:]+ has the log up to byte [\d,]+ in epoch 1; it had all that", done.stderr)

@@ -12,12 +12,14 @@ from pyromq.admin.directory import Directory, of_each
 from pyromq.admin.promotion import Member, Promotion, choose
 from pyromq.admin.proving import Proving
 from pyromq.errors import CallFailed, NotNow, NotSupported, ServiceError
-from pyromq.wire.leading_requests import PromoteBroker, RestartBroker, StepDown
+from pyromq.wire.leading_requests import ForgetMember, PromoteBroker, RestartBroker, StepDown
 
 #: How long a master waits for the slave to have everything. Sends are refused meanwhile.
 HAND_OVER_SECONDS = 10.0
 #: What the hand-over itself may take beyond that.
 MARGIN_SECONDS = 10.0
+#: A broker asks the others of its name twice, copies what it can, and syncs its log before it answers.
+PROMOTE_SECONDS = 15.0
 LOOK_AGAIN_SECONDS = 0.1
 
 
@@ -52,22 +54,34 @@ class Leading:
         by_address = None if broker == found.name else found.address
         return choose(await self.members(broker), broker_id=broker_id, address=address or by_address)
 
-    async def promote(self, promotion: Promotion, *, role: str | None = None, reason: str = "") -> None:
+    async def promote(
+        self, promotion: Promotion, *, role: str | None = None, reason: str = "", force: bool = False
+    ) -> None:
         """Do it. The new master restarts in place then: `until_leads` waits for it.
 
+        The broker asks the others of its name first, and refuses if acknowledged messages may be lost, unless `force`.
         Raises CallFailed; and ServiceError with what the broker says: then nothing was changed.
         """
         slave, master = promotion.slave.address, promotion.master
         if promotion.is_hand_over and master is not None:
             await self.hand_over(master.address, slave, role=role, reason=reason)
         else:
-            await self._proving.ask(slave, PromoteBroker(epoch=promotion.epoch, role=role, reason=reason))
+            request = PromoteBroker(epoch=promotion.epoch, role=role, reason=reason, force=force)
+            await self._proving.ask(slave, request, timeout_s=PROMOTE_SECONDS)
 
     async def hand_over(self, master: str, slave: str, *, role: str | None = None, reason: str = "") -> None:
         """From one address to the other. Raises CallFailed, ServiceError: then the master goes on."""
         timeout_s = HAND_OVER_SECONDS + MARGIN_SECONDS
         request = StepDown(to=slave, timeout_ms=int(HAND_OVER_SECONDS * 1000), role=role, reason=reason)
         await self._proving.ask(master, request, timeout_s=timeout_s)
+
+    async def forget_member(self, address: str, member: str, reason: str = "") -> str:
+        """Have the broker at `address` forget another one of its name, by address or member id: it is gone for good.
+
+        Return the members that are left. Raises CallFailed, ServiceError.
+        """
+        answer = await self._proving.ask(address, ForgetMember(member=member, reason=reason))
+        return answer.fields.get("members", "")
 
     async def restart(self, address: str, reason: str = "") -> None:
         """In its process, as what it is. It answers first. Raises CallFailed, ServiceError."""

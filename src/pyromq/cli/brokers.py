@@ -17,7 +17,7 @@ from pyromq.cli.broker_views import show_brokers, status_facts, status_json
 from pyromq.cli.completing import brokers
 from pyromq.cli.connecting import AsJson, NameServers, Yes, ask, paragraphs, typed_options
 from pyromq.cli.output import escaped, plural
-from pyromq.cli.promote import promote
+from pyromq.cli.promote import forget_member, promote
 from pyromq.cli.reaching import DEFAULT_NAME_SERVER
 from pyromq.clock import SystemClock
 
@@ -132,6 +132,7 @@ def change(
 
 
 app.command(help=paragraphs(promote.__doc__))(promote)
+app.command("forget-member", help=paragraphs(forget_member.__doc__))(forget_member)
 
 
 def _pair(written: str) -> tuple[str, str]:

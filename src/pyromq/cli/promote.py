@@ -1,4 +1,7 @@
-"""`pyromq broker promote`: let a slave lead. It says first what may be missing, and asks."""
+"""`pyromq broker promote`: let a slave lead. It says first what may be missing, and asks.
+
+`pyromq broker forget-member`: a broker of the name is gone for good.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,7 @@ def promote(
             help="async-master or sync-master; else what the master was.",
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Even though another slave has more.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Even though acknowledged messages may be lost.")] = False,
     timeout_s: Annotated[
         float, typer.Option("--timeout", metavar="SECONDS", min=1, help="How long to wait for the new master.")
     ] = 60.0,
@@ -65,13 +68,17 @@ def promote(
 
     A master that lives hands over: nothing is lost, and it goes on as a slave. One that is gone, and comes back,
     becomes a slave by itself; what nobody else had of its log is put aside in a file, not thrown away.
+
+    Without its master a slave asks the other brokers of the name first. It refuses if one has more, or does not answer
+    and may have acknowledged messages that the slave lacks: an async master that is gone always may. `--force` leads
+    all the same.
     """
     if role is BrokerRole.SLAVE:
         raise typer.BadParameter("whoever leads is async-master or sync-master", param_hint="--role")
     plan = ask(name_servers, lambda admin: admin.leading.plan(broker, broker_id=broker_id, address=address))
     _explain(plan, force=force)
     output.agree(f"let {plan.slave} lead {plan.name}, in epoch {plan.epoch}.", yes=yes)
-    _carry_out(plan, role, timeout_s, name_servers)
+    _carry_out(plan, role, timeout_s, name_servers, force=force)
 
 
 def _explain(plan: Promotion, *, force: bool) -> None:
@@ -98,14 +105,50 @@ def _telling_what_goes_on(slave: str) -> Iterator[None]:
         raise
 
 
-def _carry_out(plan: Promotion, role: BrokerRole | None, timeout_s: float, name_servers: str) -> None:
+def _carry_out(plan: Promotion, role: BrokerRole | None, timeout_s: float, name_servers: str, *, force: bool) -> None:
     slave = plan.slave.address
-    chosen = None if role is None else role.name
+    chosen, why = None if role is None else role.name, "pyromq broker promote"
+    with output.working(f"{slave} takes over"):
+        ask(name_servers, lambda admin: admin.leading.promote(plan, role=chosen, reason=why, force=force))
     with output.working(f"{slave} takes over"), _telling_what_goes_on(slave):
-        ask(name_servers, lambda admin: admin.leading.promote(plan, role=chosen, reason="pyromq broker promote"))
         found = ask(name_servers, lambda admin: admin.leading.until_leads(plan.name, slave, timeout_s))
         with contextlib.suppress(NotNow):  # what is shown then says who is missing
             found = ask(name_servers, lambda admin: _followed(admin, plan))
     console = output.stdout()
     console.print(f"[green]✓[/] {escaped(slave)} leads [bold]{escaped(plan.name)}[/]")
     console.print(status_facts(found, SystemClock().now_ms()))
+
+
+def forget_member(
+    broker: Annotated[
+        str,
+        typer.Argument(
+            metavar="BROKER",
+            help="The broker that is to forget it: its address, or the name, which is the master.",
+            show_default=False,
+            autocompletion=brokers,
+        ),
+    ],
+    member: Annotated[
+        str,
+        typer.Argument(
+            metavar="MEMBER",
+            help="The address of the broker that is gone, or the member id of its store.",
+            show_default=False,
+        ),
+    ],
+    yes: Yes = False,
+    name_servers: NameServers = DEFAULT_NAME_SERVER,
+) -> None:
+    """Have a broker forget another one of its name, which is gone for good.
+
+    A forgotten broker is not waited for when the master starts after a crash, and not asked before a slave is promoted:
+    acknowledged messages that it alone has are lost. The slaves of a master take its list over. A broker that comes
+    back is a member again.
+    """
+    found = ask(name_servers, lambda admin: admin.brokers.status(broker))
+    output.agree(f"have {found.address} forget {member}: messages that it alone has are lost.", yes=yes)
+    why = "pyromq broker forget-member"
+    left = ask(name_servers, lambda admin: admin.leading.forget_member(found.address, member, why))
+    console = output.stdout()
+    console.print(f"[green]✓[/] {escaped(found.address)} knows these members now: {escaped(left or 'none')}")

@@ -100,6 +100,9 @@ class Fencing:
         more, and of two with one number the one that leads already goes on. Raises OSError."""
         leading, ours = self._leading, self._extent()
         rival = self._twin(answers)
+        if rival is not None and leading.known.pending is not None:
+            leading.void_promotion(f"{rival.address} was promoted at the same time, and leads already")
+            return True
         if rival is not None:
             leading.twin = rival.address
             leading.wait(await self._others.free_id(""))

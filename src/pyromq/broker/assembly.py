@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 from pyromq.auth.group_secret import load_group_secret
 from pyromq.broker.clamping import LogEnds, clamp_tables
@@ -113,11 +112,11 @@ class Broker:
             settings.load()
             tables = Tables(self.config, self.store, self.clock)
             taken = TakenProgress(self.store.disk, self.store.paths.config)
-            clamp_tables(LogEnds.of(self.store), (taken, *tables.log_tables), self._on_full_disk)
+            clamp_tables(LogEnds.of(self.store), (taken, *tables.log_tables), self.store.reserve.write)
             if role.has_stood_down:
                 forget_own_progress(tables.offsets, taken)
             elif not self.config.is_slave:
-                self._on_full_disk(lambda: role.leading.begin(self.store.log.start, self.store.log.end))
+                self.store.reserve.write(lambda: role.leading.begin(self.store.log.start, self.store.log.end))
             copies = Replicating(self.config, self.store, self.clock, role.leading, role.others, self._ask_for)
             try:
                 async with copies.running():
@@ -152,16 +151,6 @@ class Broker:
         self.config = leading.config
         return role
 
-    def _on_full_disk(self, write: Callable[[], None]) -> None:
-        """Write a small file, on a full disk in the room that is kept for a start. Raises OSError."""
-        try:
-            write()
-        except OSError as error:
-            if error.errno != errno.ENOSPC:
-                raise
-            self.store.disk.remove(self.store.paths.reserve)
-            write()
-
     def _has_crashed(self, leading: Leading) -> bool:
         if leading.known.pending is not None:
             return False  # it has not led with this log
@@ -182,7 +171,7 @@ class Broker:
         try:
             self.store.commit_gathered()
             self.store.flush()
-            leading.end_cleanly(self.store.log.end)
+            self.store.reserve.write(lambda: leading.end_cleanly(self.store.log.end))
         except StoreFenced:
             return  # the store says why
         except OSError as error:

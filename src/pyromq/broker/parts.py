@@ -213,7 +213,9 @@ class Parts:
             resets=self.resets, statistics=self.statistics, advice=self.read_advice,
         )  # fmt: skip
         self.fast_pulls = self._fast_pulls()
-        self.offsets = OffsetProcessor(self.topics, self.groups, self.progress, store, self.resets)
+        self.offsets = OffsetProcessor(
+            self.topics, self.groups, self.progress, store, self.resets, tables.offsets_saver.check
+        )
         self.query = QueryProcessor(store)
         self.assignment = AssignmentProcessor(
             self.topics, self.groups, self.consumers, ClusterQueues(config, self.topics, client, clock),

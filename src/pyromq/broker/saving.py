@@ -3,6 +3,9 @@
 A disk that does not take them is tried again; nothing is lost in memory meanwhile, and one line in the log says so.
 
 Whoever promised something that hangs on a change waits for `saved` before the answer: all who wait share one save.
+
+Progress of groups is acknowledged before it is saved. It is written on a full disk, too, in the room that the store
+keeps for that; while even that fails, `check` refuses it.
 """
 
 from __future__ import annotations
@@ -29,11 +32,22 @@ def _nothing() -> None:
     pass
 
 
+def _write(write: Callable[[], bool]) -> bool:
+    return write()
+
+
 class Saver:
     """Keeps tables saved."""
 
-    def __init__(self, *tables: Savable, every_ms: int | None = None) -> None:
+    def __init__(
+        self,
+        *tables: Savable,
+        every_ms: int | None = None,
+        write: Callable[[Callable[[], bool]], bool] = _write,
+    ) -> None:
+        """`write` saves one table, and may have room for it on a full disk."""
         self._tables = tables
+        self._write = write
         #: None: after each change that `changed` tells of.
         self._every_ms = every_ms
         #: How many changes there were, and how many of them are on the disk.
@@ -72,6 +86,11 @@ class Saver:
             if self._saved_changes < changes and not await self._save():
                 raise NotNow(f"settings cannot be written now, and are tried again: {self._trouble}")
 
+    def check(self) -> None:
+        """Raise NotNow while the disk does not take the tables: a change would be lost by a restart."""
+        if self._trouble is not None:
+            raise NotNow(f"progress cannot be written now, and is not kept: {self._trouble}; try again later")
+
     async def save(self) -> bool:
         """Write what changed, now; False when the disk did not take it."""
         async with self._saving:
@@ -81,7 +100,7 @@ class Saver:
         changes, done = self._changes, self.on_save()
         try:
             for table in self._tables:
-                await asyncio.to_thread(table.save)
+                await asyncio.to_thread(self._write, table.save)
         except OSError as error:
             self._failed(what_to_do(error))
             return False

@@ -39,11 +39,10 @@ class Tables:
         #: The tables that every start clamps to the log.
         self.log_tables: list[LogTable] = [GroupOffsets(self.offsets), DelayLevels(self.delays), self.writers]
         self.settings_saver = Saver(self.topics, self.groups, self.request_modes)
-        self._savers = (
-            self.settings_saver,
-            Saver(self.offsets, every_ms=config.offsets_flush_interval_ms),
-            Saver(self.delays, every_ms=config.config_flush_interval_ms),
-        )
+        in_reserve = store.reserve.write
+        self.offsets_saver = Saver(self.offsets, every_ms=config.offsets_flush_interval_ms, write=in_reserve)
+        delays_saver = Saver(self.delays, every_ms=config.config_flush_interval_ms, write=in_reserve)
+        self._savers = (self.settings_saver, self.offsets_saver, delays_saver)
 
     def work(self) -> list[Coroutine[Any, Any, None]]:
         """What runs beside."""

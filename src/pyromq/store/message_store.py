@@ -59,6 +59,7 @@ from pyromq.store.queue_table import QueueTable, is_safe_topic
 from pyromq.store.reader import StoreReader, decode, to_bytes
 from pyromq.store.recover_points import RecoverPoints
 from pyromq.store.recovery import RecoveryReport
+from pyromq.store.reserve import RESERVE_BYTES, Reserve
 from pyromq.store.segmented_file import SegmentedFile
 from pyromq.store.start import Start
 from pyromq.store.sync_thread import SyncThread
@@ -83,8 +84,6 @@ MAX_INDEXED_AT_STOP = 256 << 20
 MAX_ROUNDS = 1000
 #: Work that found the disk full is tried again so often.
 RETRY_SECONDS = 1.0
-#: Room set aside for a start on a full disk: an abort mark, some queue files.
-RESERVE_BYTES = 16 << 20
 #: So many files can still be opened when new queues are refused: the queues that are there need some to go on.
 RESERVED_FILES = 128
 
@@ -151,6 +150,7 @@ class MessageStore(StoreReader):
         self._point_file = RecoverPointFile(self.disk, self.paths.recover_point)
         self._checkpoint_file = CheckpointFile(self.disk, self.paths.checkpoint)
         self._abort = AbortMark(self.disk, self.paths.abort)
+        self.reserve = Reserve(self.disk, self.paths.reserve, min(RESERVE_BYTES, config.segment_bytes // 4))
         self.points = RecoverPoints(
             config.flush, self.log, self.queues, self.index, self.marks, self.flusher, self.dispatcher,
             (self._point_file, self._checkpoint_file), self.fence,
@@ -226,7 +226,7 @@ class MessageStore(StoreReader):
             self.disk.remove_tree(self.paths.staging)
             self.disk.remove_tree(self.paths.log_staging)
             self._recover(truncate_at, rebuild, hold_back)
-            self._take_reserve()
+            self.reserve.take()
             self._presence.note()
         except BaseException as error:
             self._close_files()
@@ -253,7 +253,7 @@ class MessageStore(StoreReader):
             log_place.refuse_another(self.disk, self.paths, point)
         clean = not self._abort.is_set()
         point, found, self.report = start.examine(point, clean=clean, truncate_at=truncate_at)
-        self.disk.remove(self.paths.reserve)
+        self.reserve.give_up()
         log_place.note(self.disk, self.paths)
         self._abort.set()
         start.put_in_order(point, found, self.report, rebuild=rebuild, hold_back=hold_back)
@@ -262,14 +262,6 @@ class MessageStore(StoreReader):
         self.cleaner.trusted_clock.start(self.log.last_timestamp_ms)
         self.points.current = point or RecoverPoint()
         self.points.save()  # from now on a crash starts from here
-
-    def _take_reserve(self) -> None:
-        """Keep some room aside, so that the next start can do its work on a disk that is full by then."""
-        try:
-            size = min(RESERVE_BYTES, self.config.segment_bytes // 4)
-            self.disk.create_mapped(self.paths.reserve, size, reserve=True, durable=False).close()
-        except OSError as error:
-            log.warning("no room could be set aside for the next start: %s", error)
 
     def close(self) -> None:
         """Stop cleanly: everything synced, and all that readers may see dispatched and indexed: the next start has

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 from pyromq.broker.groups import Groups
 from pyromq.broker.progress import Progress
@@ -27,12 +27,22 @@ from pyromq.wire.responses import OffsetAnswer, Response, StoreTimeAnswer
 class OffsetProcessor:
     """Handles the requests about offsets that ordinary clients make."""
 
-    def __init__(self, topics: Topics, groups: Groups, progress: Progress, store: MessageStore, resets: Resets) -> None:
+    def __init__(
+        self,
+        topics: Topics,
+        groups: Groups,
+        progress: Progress,
+        store: MessageStore,
+        resets: Resets,
+        check_saved: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`check_saved` raises NotNow while progress cannot be written to the disk."""
         self._topics = topics
         self._groups = groups
         self._progress = progress
         self._store = store
         self._resets = resets
+        self._check_saved = check_saved
 
     def query(self, request: QueryConsumerOffset, peer: Peer) -> Response:
         """Raises NotFound: the group has no progress here, and its consumer decides where to begin."""
@@ -44,7 +54,8 @@ class OffsetProcessor:
         return OffsetAnswer(offset=offset)
 
     def update(self, request: UpdateConsumerOffset, peer: Peer) -> Response:
-        """Raises GroupNotFound, TopicNotFound, BadRequest, IllegalOffset; the progress stays what it was."""
+        """Raises GroupNotFound, TopicNotFound, BadRequest, IllegalOffset, NotNow; the progress stays what it was."""
+        self._check_saved()
         if self._groups.get(request.group) is None:
             raise GroupNotFound(f"Group {request.group} not exist! Its progress cannot be kept: make the group first")
         topic = self._topics.require(request.topic)

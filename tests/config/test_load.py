@@ -440,7 +440,7 @@ def test_a_file_that_may_not_be_read(desk: Desk, monkeypatch: pytest.MonkeyPatch
     def refuse(*_: Any, **__: Any) -> None:
         raise PermissionError(13, os.strerror(13))
 
-    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(ConfigError, match=r"secret.conf cannot be read: Permission denied"):
         load_broker(path, environ={}, overrides={})
 

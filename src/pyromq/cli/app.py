@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pyromq.cli.output import FriendlyGroup, show_warnings
+from pyromq.cli.streams import take_all_characters
 
 if TYPE_CHECKING:
     from typer.core import TyperCommand, TyperGroup
@@ -119,6 +120,7 @@ def options(
 
 
 def main() -> None:
+    take_all_characters()
     if COMPLETION in os.environ:  # a shell asks
         from typer.completion import get_completion_inspect_parameters
 

@@ -140,12 +140,14 @@ def consume(
     It only looks: no group's progress changes, unless --group says for which one it consumes. A topic that is not
     there yet is waited for, and so is a broker that goes away. Ctrl-C stops.
     """
+    names.check_topic(topic)
     where = require(name_servers)
     if group is None:
         _until_stopped(_consume(where, topic, tag, count, new_only, as_json))
         return
     if new_only:
         raise ConfigError("a group goes on where it was: --new-only is for looking without --group")
+    names.check_group(group)
     _until_stopped(_consume_for(where, topic, tag, count, group, as_json))
 
 
@@ -162,6 +164,7 @@ def tail(
     It only looks: it joins no group, and nobody's progress changes. When a broker goes away it waits for it. Ctrl-C
     stops.
     """
+    names.check_topic(topic)
     _until_stopped(_tail(require(name_servers), topic, tag, last, stop, as_json))
 
 
@@ -221,12 +224,13 @@ async def _consume_for(name_servers: str, topic: str, tag: str, count: int, grou
     from pyromq.client.consuming.starting_point import ConsumeFrom
     from pyromq.client.push_consumer import PushConsumer
 
-    done = asyncio.Event()
+    done, stopping = asyncio.Event(), asyncio.Event()
     shown = 0
 
     async def show(message: ReceivedMessage) -> None:
         nonlocal shown
         if done.is_set() and (worker := asyncio.current_task()):  # fetched, but not wanted: it stays the group's
+            await stopping.wait()
             worker.cancel()
             await asyncio.sleep(0)
         _show(message, as_json)
@@ -238,6 +242,7 @@ async def _consume_for(name_servers: str, topic: str, tag: str, count: int, grou
     consumer.subscribe(topic, show, tags=tag)
     async with consumer:
         await done.wait()
+        stopping.set()  # the consumer stops in the same turn of the loop: what is cancelled from now on ends
 
 
 def _show(message: ReceivedMessage, as_json: bool) -> None:

@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import os
 import ssl
+from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
+from pyromq.config.plain_file import NotAFile, read_plain_file
 from pyromq.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyromq.auth.signature import Credentials
+
+#: The authorities of a whole system have some hundred KiB.
+MAX_CERTIFICATE_BYTES = 8 << 20
 
 DEFAULT_NAME_SERVER = "127.0.0.1:9876"
 
@@ -36,9 +41,11 @@ def _tls(wanted: str) -> ssl.SSLContext | bool | None:
     if wanted.lower() in ("1", "yes", "on", "true"):
         return True
     try:
+        if len(read_plain_file(Path(wanted), MAX_CERTIFICATE_BYTES)) > MAX_CERTIFICATE_BYTES:
+            raise NotAFile(f"it is larger than {MAX_CERTIFICATE_BYTES >> 20} MiB")
         return ssl.create_default_context(cafile=wanted)
-    except OSError as error:
-        why = error.strerror or error
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
         raise ConfigError(f"PYROMQ_TLS is {wanted!r}, which is no file of certificates: {why}", "PYROMQ_TLS") from None
 
 

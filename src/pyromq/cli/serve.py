@@ -1,8 +1,9 @@
 """`pyromq up`, `pyromq nameserver`, `pyromq broker`: the servers, in the foreground, until Ctrl-C or SIGTERM.
 
-Either signal stops cleanly, with exit code 0. What keeps a server from starting, or from going on, is one sentence and
-exit code 1; whatever was started before it is stopped again. The servers are imported where they are started: a name
-server need not wait for the broker's code.
+SIGINT, SIGTERM and SIGQUIT stop cleanly, with exit code 0. SIGHUP, SIGUSR1 and SIGUSR2 are logged and ignored: a server
+goes on when its terminal is closed, and reads its settings at the start only. What keeps a server from starting, or
+from going on, is one sentence and exit code 1; whatever was started before it is stopped again. The servers are
+imported where they are started: a name server need not wait for the broker's code.
 """
 
 from __future__ import annotations
@@ -49,6 +50,10 @@ ANOTHER_PORT = "choose another port"
 WILDCARDS = ("0.0.0.0", "::")  # noqa: S104  they are compared with
 #: An address of documentation: nothing is sent there, the system is asked which way it would go.
 SOMEWHERE = {"0.0.0.0": ("192.0.2.1", 9), "::": ("2001:db8::1", 9)}  # noqa: S104
+
+
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)
+IGNORED = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class BrokerRole(StrEnum):
@@ -246,9 +251,16 @@ def _run(work: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
         log.info("running as root; a user of its own that may write nothing but the data directory is safer")
     with asyncio.Runner(loop_factory=factory) as runner:
         stop = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            runner.get_loop().add_signal_handler(number, _stop, stop, number)
+        _handle_signals(runner.get_loop(), stop)
         runner.run(work(stop))
+
+
+def _handle_signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    for number in STOPPING:
+        loop.add_signal_handler(number, _stop, stop, number)
+    for number in IGNORED:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup: nothing to say either
+            loop.add_signal_handler(number, _ignore, number)
 
 
 def _keep_standard_streams() -> None:
@@ -258,6 +270,10 @@ def _keep_standard_streams() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
+
+
+def _ignore(number: signal.Signals) -> None:
+    log.warning("%s is ignored: SIGTERM stops this server; settings are read at its start only", number.name)
 
 
 def _stop(stop: asyncio.Event, number: signal.Signals) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pyromq.config.fields import BadValue, nearest, paths_of, tables_of
+from pyromq.config.plain_file import NotAFile, read_plain_file
 from pyromq.config.properties import Entry, parse_properties
 from pyromq.config.rocketmq_keys import RELIED_ON, Key
 from pyromq.config.rocketmq_names import KNOWN_TO_ROCKETMQ
@@ -48,8 +49,9 @@ def read_settings(path: Path) -> bytes:
     try:
         if path.is_dir():
             raise ConfigError(f"{path} is a directory; give the file with the settings")
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
+        data = read_plain_file(path, MAX_FILE_BYTES)
+    except NotAFile as error:
+        raise ConfigError(f"{error}: give a file with the settings, at most 1 MiB") from None
     except FileNotFoundError:
         raise ConfigError(f"there is no file {path}; check the name given with --config") from None
     except (OSError, ValueError) as error:

@@ -452,3 +452,34 @@ def test_only_those_that_are_named_may_copy_the_log(tmp_path: Path) -> None:
             writer.close()
 
     asyncio.run(main())
+
+
+def test_a_start_warns_when_a_promotion_can_lose_acknowledged_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    copy_with(monkeypatch, total=3)
+
+    async def story(scene: Scene) -> None:
+        assert "what 2 of 3 brokers have" in caplog.text
+        caplog.clear()
+        await scene.stop("b")
+        await scene.start("b")  # a slave acknowledges nothing
+        assert "brokers have" not in caplog.text
+
+    told(tmp_path, story, "SYNC_MASTER")
+
+
+def test_a_start_warns_of_a_third_broker_that_it_knows_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def story(scene: Scene) -> None:
+        assert "brokers have" not in caplog.text
+        await scene.start("c")
+        await scene.send("first")
+        await scene.follows("c", "a")
+        leading = scene.of("a").copies
+        assert leading is not None
+        await until(lambda: len(leading._leading.known.members) == 2)
+        await scene.stop("a")
+        await scene.start("a")
+        assert "what 2 of 3 brokers have" in caplog.text
+
+    told(tmp_path, story, "SYNC_MASTER")

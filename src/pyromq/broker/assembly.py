@@ -33,6 +33,7 @@ from pyromq.broker.tables import Tables
 from pyromq.broker.trust import Trust
 from pyromq.clock import Clock, SystemClock
 from pyromq.config import BrokerConfig
+from pyromq.config.static_roles import unsafe_acknowledgements
 from pyromq.errors import NotNow, StoreFenced
 from pyromq.net.address import VIP_PORTS_BELOW, pack_address, shown_address
 from pyromq.net.client import Client
@@ -149,6 +150,8 @@ class Broker:
             self._void_late_promotion(leading)
             role.has_stood_down |= leading.config.is_slave
         self.config = leading.config
+        if unsafe := unsafe_acknowledgements(self.config, len(leading.known.members) + 1):
+            log.warning("%s", unsafe)
         return role
 
     def _has_crashed(self, leading: Leading) -> bool:

@@ -202,9 +202,10 @@ def test_of_two_slaves_promoted_at_once_one_leads_and_the_others_follow_it(tmp_p
         await scene.follows("b", "a")
         await scene.follows("c", "a")
         await scene.stop("a")
+        before = {name: scene.of(name) for name in "bc"}
         answers = await asyncio.gather(scene.promote("b", 2), scene.promote("c", 2))
         assert [one.code for one in answers] == [0, 0]
-        await until(lambda: all(scene.lives[name].changes for name in "bc"))
+        await until(lambda: all(scene.of(name) is not before[name] for name in "bc"))
         await until(lambda: scene.of("b").config.is_slave != scene.of("c").config.is_slave)
         winner, loser = sorted("bc", key=lambda name: scene.of(name).config.is_slave)
         await scene.leads(winner)

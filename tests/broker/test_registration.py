@@ -266,7 +266,25 @@ async def alive() -> AsyncIterator[str]:
         await server.stop()
 
 
-def test_a_second_broker_of_the_same_name_is_refused_while_the_first_is_alive() -> None:
+def test_a_broker_whose_name_was_taken_starts_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        async with (
+            name_server() as server,
+            alive() as first_at,
+            Broker(server.address, address=first_at),
+            Broker(server.address, address="127.0.0.1:10921") as second,
+        ):
+            await until(lambda: second.registrar.conflict)
+            assert f"a broker with this name and id 0 runs at {first_at}" in second.registrar.conflict
+            assert "empty" not in second.registrar.conflict
+            assert second.registrar.registered_with == ()
+            assert [member.address for member in server.table.members()] == [first_at]
+
+    asyncio.run(run())
+    assert "is taken" in caplog.text
+
+
+def test_the_first_start_of_a_store_under_the_name_of_a_living_broker_is_refused() -> None:
     async def run() -> None:
         async with AsyncExitStack() as stack:
             server = await stack.enter_async_context(name_server())
@@ -274,7 +292,7 @@ def test_a_second_broker_of_the_same_name_is_refused_while_the_first_is_alive() 
             await stack.enter_async_context(Broker(server.address, address=first_at))
             second = Broker(server.address, address="127.0.0.1:10921")
             with pytest.raises(ConfigError, match=f"a broker with this name and id 0 runs at {first_at}"):
-                await second.registrar.start()
+                await second.registrar.start(refuse_twins=True)
             await second.registrar.stop()
             await second.client.close()
             assert [member.address for member in server.table.members()] == [first_at]

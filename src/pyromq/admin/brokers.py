@@ -46,6 +46,8 @@ class BrokerStatus:
     disk_care: DiskCare | None = None
     #: Why expired messages stay (its clock has jumped); empty if they do not.
     retention_paused: str = ""
+    #: Which other broker has its name and id at a name server, so that it is not registered; empty if none has.
+    name_conflict: str = ""
     problem: str | None = None
     #: All that it says, by RocketMQ's names.
     figures: Mapping[str, str] = field(default_factory=dict)
@@ -152,6 +154,7 @@ def read_status(broker: BrokerAddress, figures: Mapping[str, str]) -> BrokerStat
         copying=read_copying(figures),
         disk_care=read_disk_care(figures),
         retention_paused=figures.get("pyromq.retentionPaused", ""),
+        name_conflict=figures.get("pyromq.nameConflict", ""),
         figures=dict(sorted(figures.items())),
     )
 

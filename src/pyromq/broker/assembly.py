@@ -206,12 +206,16 @@ class Broker:
             self.server.fast_path = parts.fast_path
             async with self._working_beside(parts):
                 try:
-                    await parts.registrar.start(refuse_twins=self._after is None)
+                    await parts.registrar.start(refuse_twins=self._is_first_start(role.leading))
                     yield
                 finally:
                     await self._stop_serving(parts)
         finally:
             await self.server.stop()
+
+    def _is_first_start(self, leading: Leading) -> bool:
+        """Return whether this store was never used before: a name that is taken is a mistake in its settings then."""
+        return self._after is None and self.store.log.end == 0 and leading.known.lives <= 1
 
     async def _listen_for_vips(self) -> None:
         """Clients may choose to send to the port two below, which RocketMQ keeps free of pulls. Here it is the same."""

@@ -388,7 +388,7 @@ class Parts:
         info = RuntimeInfo(
             config, store, self.statistics, self._clock,
             delays=delays, delay_levels=levels, loop_lag_ms=lambda: self.overload.lag_ms, numbered=self.numbered,
-            copies=self.copy_figures.figures,
+            copies=self.copy_figures.figures, name_conflict=lambda: self.registrar.conflict,
         )  # fmt: skip
         topics = TopicAdmin(
             config, self._address, self.topics, self.consumers, self.progress, self.resets, store, self.statistics,

@@ -5,9 +5,10 @@ changes that come together go together. In between the name server is asked now 
 that one that was restarted has our topics within seconds. One that does not answer is tried on, quietly: a log line
 when it goes and one when it comes back.
 
-Two brokers of one name would take each other's messages. So whoever finds another one alive under its name and id does
-not register: at start that is an error, later a warning. The same address is no other broker, nor is one that does not
-answer: that is what a restart looks like. One that we have replaced is no reason to wait either: it has to go.
+Two brokers of one name would take each other's messages. A broker that finds another one alive under its name and id
+does not register, says so in its log and its status, and tries again. Only the very first start of an empty store is
+refused: that is a mistake in the settings, and nothing is lost. The same address is no other broker, nor is one that
+does not answer: that is what a restart looks like. A broker that this one has replaced is no reason to wait either.
 """
 
 from __future__ import annotations
@@ -98,8 +99,16 @@ class Registrar:
         """The name servers that know this broker now."""
         return tuple(link.address for link in self._links if link.is_registered)
 
-    async def start(self, *, refuse_twins: bool = True) -> None:
-        """Register with whoever answers. Raises ConfigError when another broker of this name and id is alive."""
+    @property
+    def conflict(self) -> str:
+        """Which other broker has this one's name and id, as a name server says; empty if none has."""
+        return next((link.conflict for link in self._links if link.conflict), "")
+
+    async def start(self, *, refuse_twins: bool = False) -> None:
+        """Register with the name servers that answer.
+
+        Raises ConfigError with `refuse_twins` if another broker of this name and id is alive.
+        """
         if refuse_twins:
             await self._refuse_twins()
         loop = asyncio.get_running_loop()
@@ -180,6 +189,8 @@ class _Link:
         #: Set once a registration was tried.
         self.tried = asyncio.Event()
         self.is_registered = False
+        #: Which other broker has our name and id there; empty if none has.
+        self.conflict = ""
         #: What the last log line was about: None before the first.
         self._logged: type[PyroMQError] | bool | None = None
 
@@ -204,8 +215,10 @@ class _Link:
             await self._register()
         except PyroMQError as problem:
             self.is_registered = False
+            self.conflict = str(problem) if isinstance(problem, ConfigError) else ""
             return problem
         self.is_registered = True
+        self.conflict = ""
         return None
 
     def _note(self, problem: PyroMQError | None) -> None:
@@ -303,8 +316,8 @@ def _what_to_do(config: BrokerConfig, members: Mapping[int, str]) -> str:
     if config.is_slave:
         return f"give this one a number of its own (--id {max(members) + 1}, brokerId), or stop that one first"
     return (
-        "give this one a name of its own, or stop that one first; if it is to be a copy of that one, empty its store "
-        "and start it with --role slave"
+        "give this one a name of its own, or stop that one first; for a copy of that one start a slave, with --role "
+        "slave and a new store directory"
     )
 
 

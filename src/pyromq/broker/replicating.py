@@ -281,7 +281,7 @@ class Replicating:
         if self._leading.epochs:
             raise Parted(
                 f"{address} knows nothing of epochs, and our log has them: it is not continued without comparing. If "
-                "it is the same log, stop this broker, remove config/leadership.json from its store, and start it again"
+                "it is the same log, stop this broker, move config/leadership.json out of its store, and start it again"
             )
 
     async def _compare_messages(self, told: BrokerEpochs, address: str) -> None:
@@ -295,7 +295,8 @@ class Replicating:
             if await self._others.record_at(address, position) != bytes(self._store.message_at(position)):
                 raise Parted(
                     f"the message at position {position} is not the one that {address} has there, and nobody knows who "
-                    "led our log: it is not continued. Empty this store, or restore its config/leadership.json"
+                    "led our log: it is not continued, and stays as it is. Restore its config/leadership.json, or "
+                    "begin a new copy in a new store directory"
                 )
 
     def _comparable(self, start: int, end: int) -> list[int]:
@@ -341,7 +342,7 @@ class Replicating:
             raise Parted(
                 f"the log of {address} has nothing in common with ours, as far as is known, and it leads with no later "
                 "epoch than ours: it may have lost its store. Stop it and promote this broker (`pyromq broker "
-                "promote`), or empty the store of this one if it is to begin anew"
+                "promote --force`); for a new copy of that log give this broker a new store directory"
             )
         self._refuse_restored(told, address, ours)
         if isinstance(way, CutBack):

@@ -46,6 +46,7 @@ class RuntimeInfo:
         loop_lag_ms: Callable[[], float] = lambda: 0.0,
         numbered: NumberedSends | None = None,
         copies: Callable[[], Mapping[str, object]] = dict,
+        name_conflict: Callable[[], str] = lambda: "",
     ) -> None:
         self._config = config
         self._store = store
@@ -56,6 +57,7 @@ class RuntimeInfo:
         self._loop_lag_ms = loop_lag_ms
         self._numbered = numbered
         self._copies = copies
+        self._name_conflict = name_conflict
 
     def __call__(self) -> Mapping[str, str]:
         figures: dict[str, object] = {
@@ -73,6 +75,7 @@ class RuntimeInfo:
             **self._writers(),
             **self._safety(),
             **self._copies(),
+            "pyromq.nameConflict": self._name_conflict(),
         }
         return {name: str(value) for name, value in sorted(figures.items())}
 

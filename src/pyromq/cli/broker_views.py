@@ -53,6 +53,8 @@ def _show_cluster(name: str, found: Sequence[BrokerStatus]) -> None:
     for one in found:
         if one.problem:
             output.note(f"[red]![/] {escaped(f'{one.name}: {one.problem}')}")
+        if one.name_conflict:
+            output.note(f"[red]![/] {escaped(f'{one.address} is not registered: {one.name_conflict}')}")
         if one.retention_paused:
             output.note(f"[yellow]![/] {escaped(f'{one.name}: {one.retention_paused}')}")
 
@@ -154,6 +156,8 @@ def status_facts(found: BrokerStatus, now_ms: int) -> Table:
     if found.disk_care is not None:
         _add_disk_care(facts, found.disk_care)
     facts.add_row("disk in use", _disk(found.disk_used))
+    if found.name_conflict:
+        facts.add_row("name", f"[red]not registered: {escaped(found.name_conflict)}[/]")
     if found.retention_paused:
         facts.add_row("retention", f"[yellow]{escaped(found.retention_paused)}[/]")
     if found.clock_ms:
@@ -212,5 +216,6 @@ def status_json(one: BrokerStatus) -> dict[str, Any]:
         "copies": None if one.copying is None else asdict(one.copying),
         "disk_care": None if one.disk_care is None else asdict(one.disk_care),
         "retention_paused": one.retention_paused or None,
+        "name_conflict": one.name_conflict or None,
         "problem": one.problem,
     }

@@ -272,7 +272,7 @@ class ReplicaStream:
             raise LeftBehind(expected, push.position)
         raise Gap(
             f"the primary sends position {push.position}, and our log goes on at {expected}: nothing is appended; "
-            "connect again, and if it stays so, start with an empty store or restore a backup"
+            "connect again, and if it stays so, begin a new copy in a new store directory"
         )
 
     def _start_at(self, position: int) -> None:

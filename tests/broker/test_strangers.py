@@ -19,7 +19,9 @@ from pyromq.auth.group_secret import GroupSecret, read_group_secret
 from pyromq.auth.proofs import prove_question, prove_role_request
 from pyromq.broker import fencing, master_search
 from pyromq.broker.admission import Admission
+from pyromq.broker.others import MAX_REGISTERED
 from pyromq.broker.replicating import Replicating
+from pyromq.config import BrokerConfig
 from pyromq.errors import NoPermission
 from pyromq.net.service import Handler
 from pyromq.replication.frames import PUSH
@@ -178,7 +180,7 @@ def test_a_stranger_is_told_nothing_by_which_it_could_pass_for_one_of_us(tmp_pat
         said = BrokerEpochs.decode(bytes(answer.body))
         assert (said.name, said.broker_id, said.newest) == ("pair", 0, 1)  # as RocketMQ's tell
         assert (said.member, said.nonce, said.ha_address, said.role, said.clock_ms) == ("", "", "", "", 0)
-        assert [one.by for one in said.entries] == [""]
+        assert not said.members
         assert "proof" not in answer.fields
 
     told(tmp_path, story, "ASYNC_MASTER")
@@ -393,5 +395,75 @@ def test_a_slave_with_epochs_follows_no_master_without_them(tmp_path: Path) -> N
             await until(lambda: len(stranger.questions) > 1)
             assert stranger.copies == 0
             slave.check()
+
+    told(tmp_path, story, "ASYNC_MASTER")
+
+
+# --- settings instead of a shared secret ------------------------------------------------------------------------------
+
+
+def with_own_secrets(monkeypatch: pytest.MonkeyPatch, **of_slaves: object) -> None:
+    """Every broker has a secret that no other one has; slaves have these settings."""
+    usual = Scene.config
+
+    def config(scene: Scene, name: str) -> BrokerConfig:
+        given = usual(scene, name)
+        more = {key: value(scene) if callable(value) else value for key, value in of_slaves.items() if name != "a"}
+        settings = replace(given.replication, secret_file=scene.root / f"secret-{name}", **more)  # type: ignore[arg-type]
+        return replace(given, replication=settings)
+
+    monkeypatch.setattr(Scene, "config", config)
+
+
+def address_of(scene: Scene, name: str, *, above: int = 0) -> str:
+    return f"127.0.0.1:{scene._ports[name] + above}"
+
+
+@pytest.mark.parametrize("setting", ["primary", "members"])
+def test_a_master_in_the_settings_is_followed_without_a_shared_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str
+) -> None:
+    def value(scene: Scene) -> object:
+        if setting == "primary":
+            return address_of(scene, "a", above=1)
+        return (f"0@{address_of(scene, 'a')}",)
+
+    with_own_secrets(monkeypatch, **{setting: value})
+
+    async def story(scene: Scene) -> None:
+        await scene.send("first")
+        await scene.follows("b", "a")
+        await scene.stop("b")
+        await scene.send("second")
+        await scene.start("b")
+        await scene.follows("b", "a")
+        assert scene.bodies("b") == ["first", "second"]
+
+    told(tmp_path, story, "ASYNC_MASTER")
+
+
+def test_another_secret_is_not_enough_to_be_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(scene: Scene) -> None:
+        await settle(scene)
+        with_own_secrets(monkeypatch)
+        await scene.start("c")
+        replica = copies_of(scene, "c").replica
+        assert replica is not None
+        await until(lambda: "has not proved the group secret" in str(replica.state.problem))
+        assert scene.of("c").store.log.end == 0
+        assert scene.of("c").address not in {one.address for one in copies_of(scene, "a")._leading.known.members}
+
+    told(tmp_path, story, "ASYNC_MASTER")
+
+
+def test_of_many_brokers_at_a_name_server_a_bounded_number_is_asked(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        others = copies_of(scene, "a")._others
+
+        async def group(*_: object) -> dict[int, str]:
+            return {number: f"127.0.0.1:{number}" for number in range(10_000, 0, -1)}
+
+        others._group = group  # type: ignore[method-assign]
+        assert list(await others.registered()) == list(range(1, MAX_REGISTERED + 1))
 
     told(tmp_path, story, "ASYNC_MASTER")

@@ -36,6 +36,8 @@ ASK_SECONDS = 1.0
 NO_CONTROLLER = "only for controllerMode"
 #: Whoever says that it is a slave of ours is asked so often whether that is so.
 CANDIDATE_TRIES = 20
+#: Of the brokers that name servers know by this name, those with the smallest ids are asked, at most this many.
+MAX_REGISTERED = 64
 #: From one machine so many are remembered at a time, and in all.
 MOST_OF_ONE_HOST, MOST_CANDIDATES = 8, 64
 
@@ -140,7 +142,8 @@ class Others:
         config = self._leading.config
         request = GetMemberGroup(cluster=config.cluster, broker_name=config.name)
         groups = await _all(ASK_SECONDS, [self._group(one, request) for one in config.name_servers])
-        return {number: address for one in groups if isinstance(one, dict) for number, address in one.items()}
+        found = {number: address for one in groups if isinstance(one, dict) for number, address in one.items()}
+        return dict(sorted(found.items())[:MAX_REGISTERED])
 
     async def _group(self, name_server: str, request: GetMemberGroup) -> dict[int, str]:
         answer = await self._client.call(name_server, request, ASK_SECONDS)

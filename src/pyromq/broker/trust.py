@@ -79,7 +79,7 @@ class Trust:
         """Return the body and the header fields of an answer.
 
         An asker that proves the secret gets all of it, a nonce and a proof; a host that the settings name all but these
-        two; any other one what RocketMQ's brokers tell.
+        two; any other one what is said of the log.
         """
         if self.secret is not None and is_question_proved(self.secret, request):
             body = replace(told, nonce=self.nonces.issue()).encode()

@@ -6,7 +6,7 @@ A broker of RocketMQ leaves `by`, `member` and the rest out, and its readers ski
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import orjson
@@ -104,10 +104,12 @@ class BrokerEpochs:
         return max((self.number, *(one.number for one in self.entries)))
 
     def for_strangers(self) -> BrokerEpochs:
-        """Return what RocketMQ's own brokers tell: nothing by which a stranger could pass for a broker of this name."""
-        entries = tuple(replace(one, by="") for one in self.entries)
+        """Return what an asker without a proof is told: the log, and nothing of the stores and addresses of this name.
+
+        A slave that has its master from the settings and no shared secret still compares logs by it.
+        """
         return BrokerEpochs(
-            cluster=self.cluster, name=self.name, broker_id=self.broker_id, entries=entries, end=self.end,
+            cluster=self.cluster, name=self.name, broker_id=self.broker_id, entries=self.entries, end=self.end,
             start=self.start, number=self.number,
         )  # fmt: skip
 

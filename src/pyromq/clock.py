@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Protocol
@@ -13,7 +14,14 @@ class Clock(Protocol):
         """Wall-clock time in milliseconds since 1970, as it goes into records."""
 
     def monotonic(self) -> float:
-        """Seconds that only grow, for measuring and waiting."""
+        """Seconds that only grow, suspended time included, for measuring and waiting. Not the event loop's clock."""
+
+
+#: A clock that goes on while the machine is suspended: a broker that slept must not believe what it knew before. The
+#: monotonic clock of macOS does; where there is neither, suspended time is not counted.
+_COUNTS_SUSPENDED: int | None = getattr(time, "CLOCK_BOOTTIME", None)
+if _COUNTS_SUSPENDED is None and sys.platform == "darwin":  # pragma: no cover - not Linux
+    _COUNTS_SUSPENDED = time.CLOCK_MONOTONIC
 
 
 class SystemClock:
@@ -25,7 +33,9 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     def monotonic(self) -> float:
-        return time.monotonic()
+        if _COUNTS_SUSPENDED is None:  # pragma: no cover - not Linux
+            return time.monotonic()
+        return time.clock_gettime(_COUNTS_SUSPENDED)
 
 
 class ManualClock:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
 
 from broker.fakes import Parts
-from pyromq.clock import ManualClock
+from pyromq.clock import ManualClock, SystemClock
 from pyromq.config import FlushConfig, ReplicationConfig
 from pyromq.errors import ConfigError, NotEnoughReplicas, NotNow, SlavesLate, StoreFenced
 from pyromq.model.message import AppendedAt, Draft
@@ -503,3 +504,19 @@ def test_a_master_that_stood_still_looks_before_it_takes_anything() -> None:
         scene.promise.check()
     scene.promise.looked(6.0)
     scene.promise.check()
+
+
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="no clock that counts suspended time")
+def test_a_machine_that_was_suspended_is_stale_although_the_loop_saw_no_time_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    suspended = [0.0]
+    usual = time.clock_gettime
+    monkeypatch.setattr(
+        time, "clock_gettime", lambda kind: usual(kind) + (suspended[0] if kind == time.CLOCK_BOOTTIME else 0.0)
+    )
+    promise = Parts(clock=SystemClock(), role="SYNC_MASTER").promise
+    promise.looked(600.0)
+    assert not promise.is_stale
+    suspended[0] = 601.0
+    assert promise.is_stale

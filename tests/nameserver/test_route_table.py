@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Generator
 
 import pytest
 
@@ -11,7 +12,7 @@ from pyromq.model.data_version import DataVersion
 from pyromq.model.topic import Permission, TopicConfig
 from pyromq.nameserver import route_table
 from pyromq.nameserver.route_table import MasterAt, Registration, RouteTable
-from pyromq.wire.bodies.routes import QueueData, TopicConfigs
+from pyromq.wire.bodies.routes import QueueData, TopicConfigs, finished
 
 #: A broker always has several topics of its own.
 SYSTEM = TopicConfig("SELF_TEST_TOPIC", 1, 1)
@@ -388,3 +389,43 @@ def test_mappings_are_bounded(story: Story, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(SystemBusy):
         story.register(ORDERS, mappings={"orders": {"topic": "orders"}})
     assert story.is_empty
+
+
+# --- registrations in steps ------------------------------------------------------------------------------------------
+
+
+def _steps(story: Story, queues: int, version: int) -> Generator[None, None, MasterAt]:
+    """A registration of many topics, stopped when half of them are in the table."""
+    topics = tuple(TopicConfig(f"t{number}", queues, queues) for number in range(10))
+    told = Registration(
+        cluster="c", broker_name="broker-a", broker_id=0, address="a:10911", acting_master=False,
+        configs=TopicConfigs(DataVersion(0, version, 0), topics),
+    )  # fmt: skip
+    steps = story.table.registering(told, "a:10911", story.now_ms)
+    for _ in range(15):
+        next(steps)
+    return steps
+
+
+def test_a_broker_that_is_forgotten_while_it_registers_leaves_nothing(story: Story) -> None:
+    steps = _steps(story, 1, 1)
+    story.table.forget("a:10911")
+    assert finished(steps) == MasterAt()
+    assert story.is_empty
+
+
+def test_a_newer_registration_is_not_undone_by_the_rest_of_an_older_one(story: Story) -> None:
+    older = _steps(story, 1, 1)
+    finished(_steps(story, 2, 2))
+    finished(older)
+    routes = [story.table.route(f"t{number}") for number in range(10)]
+    assert [route.queues[0].read_queues for route in routes if route is not None] == [2] * 10
+
+
+def test_the_same_registration_twice_at_once_is_as_good_as_once(story: Story) -> None:
+    story.register(*(TopicConfig(f"t{number}") for number in range(10)))
+    first, second = _steps(story, 2, 2), _steps(story, 2, 2)
+    finished(second)
+    finished(first)
+    routes = [story.table.route(f"t{number}") for number in range(10)]
+    assert [route.queues[0].read_queues for route in routes if route is not None] == [2] * 10

@@ -21,6 +21,7 @@ from pyromq.model.json_form import Json
 
 #: RocketMQ's deepest file (the retry policy of a group) has 6 levels; a writer gives up at 254.
 MAX_DEPTH = 64
+LARGE_BYTES = 1 << 20
 
 # A string, which is skipped (to the end, when it never closes), or an integer key. The quantifiers are
 # possessive: going back could not find more, and on damaged input it would take quadratic time.
@@ -29,6 +30,19 @@ _STRING_OR_BARE_KEY = re.compile(
     rb"|(?P<before>[{,]\s*+)(?P<key>-?\d++)(?P<after>\s*+:)",
     re.DOTALL,
 )
+
+
+def loads_large(data: bytes) -> Json:
+    """Read a large body: standard JSON only if it is longer than 1 MiB, and nested as deep as it may be.
+
+    To quote keys and to look at the depth takes many times as long as reading.
+    """
+    if len(data) <= LARGE_BYTES:
+        return loads(data)
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise NotJson(f"{error.msg} in line {error.lineno}") from None
 
 
 def loads(data: bytes) -> Json:

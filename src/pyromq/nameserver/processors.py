@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import TypeVar, cast
 
 from pyromq.clock import Clock
@@ -26,15 +26,17 @@ from pyromq.nameserver.kv_config import ORDER_TOPICS, KvConfig
 from pyromq.nameserver.route_table import UNIT, UNIT_SUBSCRIBED, Registration, RouteTable, same_version
 from pyromq.net.peer import Peer
 from pyromq.net.service import Handler
+from pyromq.net.slices import job
 from pyromq.records.checksum import positive_crc32
 from pyromq.wire import nameserver_requests as ask
 from pyromq.wire.bodies.routes import (
     TopicList,
     TopicRoute,
     decode_data_version,
-    decode_registration,
     encode_data_version,
     encode_kv_table,
+    finished,
+    reading_registration,
 )
 from pyromq.wire.command import PROTOCOL_VERSION
 from pyromq.wire.fastjson import standard_for
@@ -46,6 +48,8 @@ log = logging.getLogger("pyromq.nameserver")
 Content = TypeVar("Content")
 #: How many refused settings an answer names.
 MAX_NAMED = 10
+#: A registration of at most this many bytes, some 100 topics, is taken at once; a larger one in slices.
+SMALL_REGISTRATION = 16 << 10
 
 
 class Processors:
@@ -86,18 +90,24 @@ class Processors:
 
     # --- brokers -----------------------------------------------------------------------------------------------------
 
-    def register_broker(self, request: ask.RegisterBroker, peer: Peer) -> Response:
+    def register_broker(self, request: ask.RegisterBroker, peer: Peer) -> Awaitable[Response] | Response:
         if request.body_crc and request.body_crc != positive_crc32(request.body):
             raise BadRequest("the registration does not match its checksum (bodyCrc32): it was damaged on the way")
-        configs = _read(
-            lambda data: decode_registration(data, compressed=request.compressed, version=_version(request)), request
-        )
+        steps = self._registering(request, peer)
+        return finished(steps) if len(request.body) <= SMALL_REGISTRATION else _in_slices(steps)
+
+    def _registering(self, request: ask.RegisterBroker, peer: Peer) -> Generator[None, None, Response]:
+        reading = reading_registration(request.body, compressed=request.compressed, version=_version(request))
+        try:
+            configs = yield from reading
+        except (NotJson, WrongShape) as problem:
+            raise BadRequest(f"the body of {request.CODE.name} cannot be read: {problem}") from None
         told = Registration(
             cluster=request.cluster, broker_name=request.broker_name, broker_id=request.broker_id,
             address=request.address, ha_address=request.ha_address, zone=request.zone, timeout_ms=request.timeout_ms,
             acting_master=request.acting_master, configs=configs,
         )  # fmt: skip
-        master = self._table.register(told, peer, self._now_ms())
+        master = yield from self._table.registering(told, peer, self._now_ms())
         answer = ask.RegisterAnswer(ha_address=master.ha_address, master_address=master.address)
         orders = self._kv.namespace(ORDER_TOPICS) if self._config.return_order_topics else None
         if orders is not None:
@@ -248,6 +258,17 @@ class Processors:
 
     def _now_ms(self) -> int:
         return int(self._clock.monotonic() * 1000)
+
+
+async def _in_slices(steps: Generator[None, None, Response]) -> Response:
+    async with job() as work:
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                response: Response = end.value
+                return response
+            await work.pause()
 
 
 def _version(request: Request) -> int:

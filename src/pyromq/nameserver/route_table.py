@@ -12,7 +12,7 @@ whose connection breaks is forgotten. Everything else here is a view of that.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from pyromq.errors import BadRequest, NotNow
@@ -38,6 +38,7 @@ from pyromq.wire.bodies.routes import (
     TopicConfigs,
     TopicList,
     TopicRoute,
+    finished,
 )
 
 log = logging.getLogger("pyromq.nameserver")
@@ -123,7 +124,11 @@ class RouteTable:
 
     def register(self, told: Registration, connection: object, now_ms: int) -> MasterAt:
         """Take note of a broker. Raises NotNow for an update of one topic by a broker that is not known yet."""
-        self._check(told)
+        return finished(self.registering(told, connection, now_ms))
+
+    def registering(self, told: Registration, connection: object, now_ms: int) -> Generator[None, None, MasterAt]:
+        """The same in steps. A broker that is forgotten, or registers something newer between two, ends them."""
+        yield from self._check(told)
         if self._is_outdated(told):
             return MasterAt()
         is_first = self._address_of(told.broker_name, told.broker_id) is None
@@ -136,10 +141,10 @@ class RouteTable:
         self._make_way(told)
         broker = self._take_in(told, connection, now_ms)
         if self._speaks_for_topics(broker, told):
-            self._take_topics(broker, told, is_news)
+            yield from self._take_topics(broker, told, is_news)
         return self._master_of(broker, told)
 
-    def _check(self, told: Registration) -> None:
+    def _check(self, told: Registration) -> Iterator[None]:
         require_name("the cluster name", told.cluster)
         require_name("the broker name", told.broker_name)
         require_name("the address", told.address)
@@ -147,11 +152,13 @@ class RouteTable:
             require_name("the replication address", told.ha_address)
         if told.zone is not None:
             require_name("the zone", told.zone)
+        new_routes = 0
         for topic in told.configs.topics:
             require_name("the topic", topic.name, MAX_TOPIC_CHARS)
+            new_routes += told.broker_name not in self._topics.get(topic.name, ())
+            yield
         known = told.address in self._members
         require_room(known or len(self._members) < MAX_BROKERS, "brokers", MAX_BROKERS)
-        new_routes = sum(told.broker_name not in self._topics.get(one.name, ()) for one in told.configs.topics)
         require_room(self._routes + new_routes <= MAX_ROUTES, "routes of topics", MAX_ROUTES)
         self._check_mappings(told)
 
@@ -236,18 +243,30 @@ class RouteTable:
 
     # --- topics ------------------------------------------------------------------------------------------------------
 
-    def _take_topics(self, broker: _Broker, told: Registration, is_news: bool) -> None:
+    def _take_topics(self, broker: _Broker, told: Registration, is_news: bool) -> Iterator[None]:
         if self._delete_unnamed_topics and not told.configs.mappings:
             named = {topic.name for topic in told.configs.topics}
             for name in [one for one, queues in self._topics.items() if broker.name in queues and one not in named]:
                 self._remove_route(name, broker.name)
         only_reads = told.broker_id != MASTER and broker.acting_master
         for topic in told.configs.topics:
+            yield
+            if not self._is_newest(broker, told):
+                return
             if is_news or broker.name not in self._topics.get(topic.name, ()):
                 self._put_route(topic.name, _queues_of(broker.name, topic, only_reads))
         if is_news:
             for name, mapping in told.configs.mappings.items():
                 self._put_mapping(name, broker.name, mapping)
+
+    def _is_newest(self, broker: _Broker, told: Registration) -> bool:
+        """Whether the broker is still known, and has registered nothing else since."""
+        member = self._members.get(told.address)
+        return (
+            member is not None
+            and self._brokers.get(broker.name) is broker
+            and same_version(member.version, told.configs.version)
+        )
 
     def _put_route(self, topic: str, queues: QueueData) -> None:
         if topic in self._brokers[queues.broker_name].wiped:

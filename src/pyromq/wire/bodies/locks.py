@@ -9,7 +9,7 @@ from types import MappingProxyType
 import orjson
 
 from pyromq.errors import WrongShape
-from pyromq.model.json_form import INT32, INT32_MAX, Json, from_json, in_json, some_objects, text, true_or_false
+from pyromq.model.json_form import INT32, INT32_MAX, Json, expect, from_json, in_json, text, true_or_false
 from pyromq.wire.bodies.reading import read_body
 
 MAX_BYTES = 4 << 20
@@ -37,20 +37,21 @@ class MessageQueue:
 
 
 def _queues(value: Json) -> tuple[MessageQueue, ...]:
-    objects = some_objects(value)
-    if len(objects) > MAX_QUEUES:
-        raise WrongShape(f"{len(objects)} queues, the limit is {MAX_QUEUES}: lock them in parts")
-    return tuple(map(_queue, objects))
+    expect(isinstance(value, (list, tuple)), "a list", value)
+    if len(value) > MAX_QUEUES:
+        raise WrongShape(f"{len(value)} queues, the limit is {MAX_QUEUES}: lock them in parts")
+    return tuple(map(_queue, value))
 
 
-def _queue(one: Mapping[str, Json]) -> MessageQueue:
+def _queue(one: Json) -> MessageQueue:
     """One queue; the usual form without looking at each field by its rule."""
-    topic: Json = one.get("topic")
-    broker_name: Json = one.get("brokerName")
-    queue_id: Json = one.get("queueId")
-    is_usual = type(topic) is type(broker_name) is str and type(queue_id) is int and len(one) == FIELDS
-    if is_usual and 0 <= queue_id <= INT32_MAX and topic.isascii() and broker_name.isascii():
-        return MessageQueue(topic, broker_name, queue_id, _NOTHING)
+    if type(one) is dict and len(one) == FIELDS:
+        topic: Json = one.get("topic")
+        broker_name: Json = one.get("brokerName")
+        queue_id: Json = one.get("queueId")
+        is_usual = type(topic) is type(broker_name) is str and type(queue_id) is int
+        if is_usual and 0 <= queue_id <= INT32_MAX and topic.isascii() and broker_name.isascii():
+            return MessageQueue(topic, broker_name, queue_id, _NOTHING)
     return from_json(MessageQueue, one)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TypeVar
@@ -37,10 +37,12 @@ from pyromq.model.json_form import (
 from pyromq.model.topic import TopicConfig
 from pyromq.wire import fastjson
 
-#: Four frames. Lists of topics shrink about tenfold, so that nothing that had to be compressed to fit is refused.
-MAX_INFLATED_BYTES = 64 << 20
-#: Topics in one registration, which is read in one go: as many as fit into a frame the way RocketMQ writes them.
+#: A frame: the compressed form has some 60 bytes for each topic before it is compressed.
+MAX_INFLATED_BYTES = 16 << 20
+#: Topics in one registration: as many as fit into a frame the way RocketMQ writes them.
 MAX_TOPICS = 100_000
+#: JSON values of one: each is an object in memory.
+MAX_VALUES = 11 * MAX_TOPICS
 #: From this version on a registration is more than a list of topics (RocketMQ 3.0.11).
 _SINCE_REGISTRATION_BODY = 37
 #: From this version on static topics follow in a compressed one (RocketMQ 5.0.0).
@@ -274,12 +276,21 @@ class TopicConfigs:
 
     @classmethod
     def of_json(cls, value: Json) -> TopicConfigs:
+        return finished(cls.reading(value))
+
+    @classmethod
+    def reading(cls, value: Json) -> Generator[None, None, TopicConfigs]:
+        """Read it in steps, one for each topic: there may be very many."""
         form = an_object(value)
         table = _part(form, "topicConfigTable", an_object, {})
         _require_few(len(table))
+        topics = []
+        for one in table.values():
+            topics.append(from_json(TopicConfig, one))
+            yield
         return cls(
             _part(form, "dataVersion", lambda one: from_json(DataVersion, one), {}),
-            tuple(from_json(TopicConfig, one) for one in table.values()),
+            tuple(topics),
             _part(form, "topicQueueMappingInfoMap", _objects_by_name, {}),
         )
 
@@ -306,15 +317,34 @@ def encode_registration(configs: TopicConfigs, *, compressed: bool = False) -> b
     return fastjson.dumps_standard({"filterServerList": [], "topicConfigSerializeWrapper": configs.as_json()})
 
 
+def finished(steps: Generator[None, None, Content]) -> Content:
+    """Take all steps at once."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: Content = end.value
+            return found
+
+
 def decode_registration(data: bytes, *, compressed: bool, version: int) -> TopicConfigs:
     """What a broker that speaks this version of the protocol registers."""
+    return finished(reading_registration(data, compressed=compressed, version=version))
+
+
+def reading_registration(data: bytes, *, compressed: bool, version: int) -> Generator[None, None, TopicConfigs]:
+    """The same in steps."""
     if not data:
         return TopicConfigs(DataVersion())
-    if version < _SINCE_REGISTRATION_BODY:
-        return TopicConfigs.decode(data)
-    if compressed:
-        return _read_compressed(_inflate(data), version)
-    return _part(an_object(lenient_json.loads(data)), "topicConfigSerializeWrapper", TopicConfigs.of_json, {})
+    if compressed and version >= _SINCE_REGISTRATION_BODY:
+        return (yield from _reading_compressed(_inflate(data), version))
+    values = data.count(b",") + data.count(b"{") + data.count(b"[")
+    if values > MAX_VALUES:
+        raise WrongShape(f"it has {values} values; {MAX_VALUES} are the limit")
+    form = lenient_json.loads_large(data)
+    if version >= _SINCE_REGISTRATION_BODY:
+        form = _part(an_object(form), "topicConfigSerializeWrapper", an_object, {})
+    return (yield from TopicConfigs.reading(form))
 
 
 # The compressed form: 4+n data version, 4 number of topics, 4+n each topic, 4+n filter servers, and from 5.0.0 on
@@ -378,17 +408,21 @@ class _Pieces:
         return self._data[self._at - size : self._at]
 
 
-def _read_compressed(data: bytes, version: int) -> TopicConfigs:
+def _reading_compressed(data: bytes, version: int) -> Generator[None, None, TopicConfigs]:
     pieces = _Pieces(data)
     data_version = decode_data_version(pieces.piece())
-    topics = tuple(_read_topic_line(pieces.piece()) for _ in range(_require_few(pieces.number())))
+    topics = []
+    for _ in range(_require_few(pieces.number())):
+        topics.append(_read_topic_line(pieces.piece()))
+        yield
     pieces.piece()  # filter servers, which there are no more
     mappings: dict[str, JsonObject] = {}
     if version >= _SINCE_STATIC_TOPICS:
         for _ in range(_require_few(pieces.number())):
             mapping = an_object(lenient_json.loads(pieces.piece()))
             mappings[a_name(mapping.get("topic", ""))] = mapping
-    return TopicConfigs(data_version, topics, mappings)
+            yield
+    return TopicConfigs(data_version, tuple(topics), mappings)
 
 
 def _read_topic_line(line: bytes) -> TopicConfig:

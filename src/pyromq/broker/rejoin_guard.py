@@ -8,7 +8,8 @@ it: its group would never receive the messages that were given the lost offsets.
 So for `GUARD_SECONDS` after a start, a group with progress in a queue rejoins it at or below the end that the start
 found. A pull beyond that end is told to go on at the group's progress, and a commit beyond it is refused. One pull at
 or below it, of any consumer of the group, ends this for the queue. A consumer that seeks to the end in this time, as
-its first pull after the start, is set back as well: that cannot be told from a lost tail.
+its first pull after the start, is set back as well: that cannot be told from a lost tail. Not covered: a consumer that
+does not pull between two starts that both lost a tail.
 """
 
 from __future__ import annotations

@@ -180,6 +180,37 @@ def test_an_address_that_is_taken_or_impossible_is_a_sentence(loop: str) -> None
     run(story(), loop)
 
 
+def test_that_files_run_out_is_said_and_connections_are_refused_with_a_reason(
+    loop: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The system would cut them off without a word."""
+
+    async def story() -> None:
+        server = Server(SERVICE.handle)
+        await server.start("127.0.0.1", 0)
+        first = await connect(server)
+        first.send(offset_request(1))
+        assert (await first.frame()).code == 0
+        with monkeypatch.context() as patch:
+            patch.setattr(net_server, "_files_left", lambda: 3)
+            server.look_after_connections()
+        second = await connect(server)
+        assert await second.until_closed() == b""
+        first.send(offset_request(2))
+        assert (await first.frame()).code == 0
+        server.look_after_connections()
+        third = await connect(server)
+        third.send(offset_request(3))
+        assert (await third.frame()).code == 0
+        for peer in (first, second, third):
+            peer.close()
+        await server.stop()
+
+    run(story(), loop)
+    assert "new connections are refused: this process may open only 3 more files (ulimit -n)" in caplog.text
+    assert "refused: this process may open only 3 more files" in caplog.text
+
+
 def test_another_port_has_the_same_clients_and_limits(loop: str, caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         async with serving(limits=LimitsConfig(max_connections=2)) as server:

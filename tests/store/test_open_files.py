@@ -16,7 +16,7 @@ from pyromq.config import FlushConfig
 from pyromq.errors import DiskFull, StoreFenced, TooManyFiles
 from pyromq.store import disk as disk_module
 from pyromq.store import platform
-from pyromq.store.disk import NotTried, OsDisk
+from pyromq.store.disk import MappedFile, NotTried, OsDisk
 from pyromq.store.message_store import RESERVED_FILES, MessageStore
 from pyromq.testing import SimDisk
 from store.support import config, open_store, order, orders, read_all
@@ -156,3 +156,86 @@ def test_none_are_left_when_none_can_be_opened(monkeypatch: pytest.MonkeyPatch) 
 def test_a_fenced_store_says_what_happened(cause: BaseException, sentence: str) -> None:
     with pytest.raises(StoreFenced, match=sentence):
         raise StoreFenced(cause)
+
+
+# --- queues keep no file open ----------------------------------------------------------------------------------------
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="the system does not list open files")
+def test_queues_keep_no_file_open(tmp_path: Path) -> None:
+    settings = config(root=tmp_path)
+    with MessageStore(settings) as store:
+        store.append([order("first")])
+        store.dispatch()
+        before = open_descriptors()
+        store.append([order(f"q{queue}", queue=queue) for queue in range(1, 200)])
+        store.dispatch()
+        store.flush()
+        store.save_recover_point()
+        assert open_descriptors() <= before + 3
+        assert [len(store.read("orders", queue, 0).records) for queue in (0, 7, 199)] == [1, 1, 1]
+    with MessageStore(settings) as store:
+        before = open_descriptors()
+        assert [len(store.read("orders", queue, 0).records) for queue in range(200)] == [1] * 200
+        assert open_descriptors() <= before + 3
+
+
+@pytest.fixture
+def released(tmp_path: Path) -> Iterator[MappedFile]:
+    disk = OsDisk(tmp_path / "staging")
+    file = disk.create_mapped(tmp_path / "queue/00", 8192, reserve=False, durable=False)
+    file.let_descriptor_go()
+    file.keep_pages_small()
+    yield file
+    file.close()
+
+
+def test_a_file_without_descriptor_is_written_synced_and_read(released: MappedFile) -> None:
+    released.buffer[:5] = b"hello"
+    released.reserve(0, 4096)
+    released.write_at(4096, memoryview(b"there"))
+    released.sync()
+    assert released.path.read_bytes()[:5] == b"hello"
+    assert released.read_at(4096, 5) == b"there"
+    assert released.data_end(0) == 8192
+    assert released.sync_descriptor() == -1
+
+
+def test_a_view_outlives_its_file(released: MappedFile) -> None:
+    view = released.buffer[:5]
+    view[:] = b"hello"
+    released.path.unlink()
+    released.sync()  # nothing of it is left to sync
+    released.close()
+    assert bytes(view) == b"hello"
+
+
+def test_a_file_that_was_replaced_is_left_alone(released: MappedFile) -> None:
+    released.path.rename(released.path.with_name("old"))
+    released.path.write_bytes(bytes(8192))
+    released.sync()
+    with pytest.raises(FileNotFoundError):
+        released.reserve(0, 4096)
+
+
+def test_a_sync_without_a_free_descriptor_is_tried_again(released: MappedFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", full)
+        with pytest.raises(NotTried):
+            released.sync()
+    released.sync()
+
+
+def test_a_file_opened_for_reading_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x" * 4096)
+    file = OsDisk(tmp_path / "staging").open_mapped(tmp_path / "file", writable=False)
+    file.let_descriptor_go()
+    assert file.buffer.readonly
+    assert bytes(file.buffer[:3]) == b"xxx"

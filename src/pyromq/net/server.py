@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+import os
 import resource
 from collections import Counter
 from collections.abc import Callable
@@ -28,6 +29,8 @@ log = logging.getLogger("pyromq.net")
 
 #: How often idle and stalled connections are looked for, at least.
 TICK_SECONDS = 1.0
+#: With fewer left connections are refused, with a line in the log: the store must be able to open its own.
+FEW_FILES = 32
 #: File descriptors that are left to everything else: segments, listening sockets, connections of our own.
 RESERVED_FILES = 512
 
@@ -61,6 +64,8 @@ class Server(Home):
         self._listening: list[asyncio.Server] = []
         self._housekeeping: asyncio.Task[None] | None = None
         self._emptied = asyncio.Event()
+        #: Why no connection is taken for lack of files; None: there are enough.
+        self._few_files: str | None = None
         self._tick_s = self._tick_seconds()
 
     async def start(self, host: str, port: int) -> None:
@@ -160,6 +165,8 @@ class Server(Home):
             return "this server is stopping"
         if len(self.connections) >= self._max_connections:
             return f"{len(self.connections)} are open, which is the limit (limits.max_connections)"
+        if self._few_files is not None:
+            return self._few_files
         limit = self.limits.max_connections_per_host
         if limit and self._per_host[host] >= limit:
             return f"{limit} of this host are open, which is the limit (limits.max_connections_per_host)"
@@ -194,11 +201,19 @@ class Server(Home):
     def look_after_connections(self) -> None:
         """One tick: close what is idle, stalled, or takes too long to send one request."""
         self.tick += 1
+        self._look_at_files()
         self._close_idle()
         self._cut_off_stalled()
         self._cut_off_unfinished()
         self.released.give_back()
         self.complaints.settle()
+
+    def _look_at_files(self) -> None:
+        """The system cuts connections off without a word when the process may open no more files."""
+        left = _files_left()
+        self._few_files = None if left >= FEW_FILES else f"this process may open only {left} more files (ulimit -n)"
+        if self._few_files is not None:
+            self.complaints.say("open files", f"new connections are refused: {self._few_files}; raise it and restart")
 
     def _ticks(self, limit_ms: int) -> int:
         return ceil(limit_ms / 1000 / self._tick_s)
@@ -237,6 +252,17 @@ def _connections_with_files(wanted: int) -> int:
     possible = max(soft - RESERVED_FILES, soft // 2)
     log.info("at most %d connections: the system allows %d open files (ulimit -n)", possible, soft)
     return possible
+
+
+def _files_left() -> int:
+    """How many more files this process may open."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    try:
+        lowest_free = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return 0
+    os.close(lowest_free)  # all below it are in use
+    return FEW_FILES if limit == resource.RLIM_INFINITY else max(limit - lowest_free, 0)
 
 
 def _why(error: OSError) -> str:

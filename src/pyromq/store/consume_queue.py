@@ -51,7 +51,10 @@ class ConsumeQueue:
         self.topic = queue.topic.encode("utf-8", "surrogateescape")
         self.file_entries = file_entries
         # Entries come a few at a time, and a broker has many queues: large pages would fill its memory.
-        self.files = SegmentedFile(disk, directory, file_entries * ENTRY.size, writable=writable, small_pages=True)
+        # And two descriptors each would leave none for connections.
+        self.files = SegmentedFile(
+            disk, directory, file_entries * ENTRY.size, writable=writable, small_pages=True, keeps_descriptors=False
+        )
         self.cursor = QueueCursor()
         #: The oldest offset whose message is still in the log.
         self.min_offset = 0

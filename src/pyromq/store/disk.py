@@ -22,7 +22,7 @@ import os
 import shutil
 import struct
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -83,6 +83,10 @@ class MappedFile(Protocol):
 
     def let_pages_grow(self) -> None:
         """Hint: nothing more is written, and who reads goes on reading."""
+
+    def let_descriptor_go(self) -> None:
+        """Hint: there are thousands of such files. Nothing keeps it open but its mapping; what needs the file itself
+        opens it by its name, and a file that was removed or replaced has nothing to sync. Before `buffer` is used."""
 
     def write_at(self, start: int, data: memoryview) -> None:
         """Write through the page cache, not the mapping."""
@@ -182,10 +186,24 @@ _ONE_DESCRIPTOR: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 
 class OsMappedFile:
     """A mapped file of the operating system."""
 
-    __slots__ = ("_address", "_fd", "_mapping", "_sync_name", "buffer", "identity", "path", "size")
+    __slots__ = (
+        "_address",
+        "_fd",
+        "_mapping",
+        "_opens",
+        "_sync_name",
+        "_writable",
+        "buffer",
+        "identity",
+        "path",
+        "size",
+    )
 
     def __init__(self, path: Path, fd: int, *, writable: bool, sync_name: Callable[[Path], None] | None = None) -> None:
         self._fd = -1  # the caller's, until it is mapped
+        #: The file is opened for each call that needs it.
+        self._opens = False
+        self._writable = writable
         #: Makes the file's name durable; None when it is.
         self._sync_name = sync_name
         self.path = path
@@ -193,23 +211,65 @@ class OsMappedFile:
         self.size = stat.st_size
         self.identity: Identity = (stat.st_dev, stat.st_ino)
         access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-        self._mapping = mmap.mmap(fd, self.size, access=access, **_ONE_DESCRIPTOR)
+        self._mapping: mmap.mmap | None = mmap.mmap(fd, self.size, access=access, **_ONE_DESCRIPTOR)
         self._address = platform.address_of(self._mapping) if writable else 0
         self.buffer = memoryview(self._mapping)
         self._fd = fd
 
+    def let_descriptor_go(self) -> None:
+        if self._fd < 0:
+            return
+        if not _ONE_DESCRIPTOR:
+            mapped = platform.map_without_descriptor(self._fd, self.size, writable=self._writable)
+            if mapped is None:  # pragma: no cover - another system than Linux
+                return
+            self.buffer, address = mapped
+            self._address = address if self._writable else 0
+            self._mapping = None
+        os.close(self._fd)
+        self._fd, self._opens = -1, True
+
+    @contextlib.contextmanager
+    def _descriptor(self) -> Iterator[int]:
+        """The file itself. Raises FileNotFoundError if its name stands for nothing, or for another file."""
+        if not self._opens:
+            yield self._fd
+            return
+        fd = os.open(self.path, (os.O_RDWR if self._writable else os.O_RDONLY) | os.O_CLOEXEC)
+        try:
+            stat = os.fstat(fd)
+            if (stat.st_dev, stat.st_ino) != self.identity:
+                raise FileNotFoundError(errno.ENOENT, "another file has its name", str(self.path))
+            yield fd
+        finally:
+            os.close(fd)
+
     def sync(self) -> None:
-        platform.sync_data(self._fd)
+        if self._opens:
+            self._sync_by_name()
+        else:
+            platform.sync_data(self._fd)
         if self._sync_name is not None:
             self._sync_name(self.path)
             self._sync_name = None
+
+    def _sync_by_name(self) -> None:
+        with contextlib.ExitStack() as stack:
+            try:
+                fd = stack.enter_context(self._descriptor())
+            except FileNotFoundError:
+                return  # its topic was removed, or retention removed it
+            except OSError as error:
+                raise NotTried(error.errno, error.strerror, str(self.path)) from error
+            platform.sync_data(fd)
 
     def sync_descriptor(self) -> int:
         assert self._sync_name is None, "the name of this file is not durable yet"
         return self._fd
 
     def reserve(self, start: int, end: int) -> None:
-        platform.allocate(self._fd, start, min(end, self.size))
+        with self._descriptor() as fd:
+            platform.allocate(fd, start, min(end, self.size))
 
     def warm(self, start: int, end: int) -> None:
         if self._address:
@@ -224,12 +284,15 @@ class OsMappedFile:
             platform.let_pages_grow(self._address, self.size)
 
     def write_at(self, start: int, data: memoryview) -> None:
-        while data:
-            written = os.pwrite(self._fd, data, start)
-            start += written
-            data = data[written:]
+        with self._descriptor() as fd:
+            while data:
+                written = os.pwrite(fd, data, start)
+                start += written
+                data = data[written:]
 
     def read_at(self, start: int, size: int) -> bytes:
+        if self._opens:  # a queue's entries: few bytes, and the file may be removed
+            return bytes(self.buffer[start : start + size])
         parts: list[bytes] = []
         while size > 0:
             part = os.pread(self._fd, size, start)
@@ -244,9 +307,14 @@ class OsMappedFile:
         return not self._address or platform.is_resident(self._address, start, min(end, self.size))
 
     def data_end(self, start: int) -> int:
-        return platform.data_end(self._fd, start, self.size)
+        try:
+            with self._descriptor() as fd:
+                return platform.data_end(fd, start, self.size)
+        except FileNotFoundError:
+            return self.size
 
     def close(self) -> None:
+        self._opens = False
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -10,6 +10,7 @@ import errno
 import mmap
 import os
 import resource
+from functools import cache
 from pathlib import Path
 
 PAGE = mmap.PAGESIZE
@@ -28,6 +29,12 @@ def _load_libc() -> ctypes.CDLL | None:
         libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
         libc.mlock.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
         libc.munlock.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+        offset = ctypes.c_int64 if ctypes.sizeof(ctypes.c_void_p) == 8 else ctypes.c_long
+        libc.mmap.argtypes = [
+            ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, offset,
+        ]  # fmt: skip
+        libc.mmap.restype = ctypes.c_void_p
+        libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     except (OSError, AttributeError):  # pragma: no cover - a system without these calls
         return None
     return libc
@@ -39,6 +46,34 @@ _libc = _load_libc()
 def address_of(mapping: mmap.mmap) -> int:
     """Where a writable mapping begins in memory. Holds no reference: keep the mapping alive yourself."""
     return ctypes.addressof(ctypes.c_char.from_buffer(mapping))
+
+
+@cache
+def _region_type(size: int) -> type[ctypes.Array[ctypes.c_char]]:
+    """Memory of a mapping of this size, which is unmapped when the last view of it is gone."""
+    assert _libc is not None
+    unmap, address = _libc.munmap, ctypes.addressof
+
+    def let_go(region: ctypes.Array[ctypes.c_char]) -> None:
+        unmap(address(region), size)
+
+    return type("Region", (ctypes.c_char * size,), {"__del__": let_go})
+
+
+def map_without_descriptor(fd: int, size: int, *, writable: bool) -> tuple[memoryview, int] | None:
+    """Map a file, and return a view of it and its address; None where the system's call is not known.
+
+    Python's own mapping keeps a descriptor open before version 3.13. Raises OSError.
+    """
+    if _libc is None:  # pragma: no cover - a system without these calls
+        return None
+    access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+    address = _libc.mmap(None, size, access, mmap.MAP_SHARED, fd, 0)
+    if address is None or address == ctypes.c_void_p(-1).value:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    view = memoryview(_region_type(size).from_address(address)).cast("B")
+    return (view if writable else view.toreadonly()), address
 
 
 def allocate(fd: int, start: int, end: int) -> None:

@@ -27,11 +27,22 @@ def is_position(name: str) -> bool:
 class Segment:
     """One file of the run."""
 
-    __slots__ = ("_disk", "_file", "_is_closed", "_small_pages", "_writable", "base", "path", "size")
+    __slots__ = (
+        "_disk", "_file", "_is_closed", "_keeps_descriptor", "_small_pages", "_writable", "base", "path", "size",
+    )  # fmt: skip
 
     def __init__(
-        self, disk: Disk, path: Path, base: int, size: int, *, writable: bool = True, small_pages: bool = False
+        self,
+        disk: Disk,
+        path: Path,
+        base: int,
+        size: int,
+        *,
+        writable: bool = True,
+        small_pages: bool = False,
+        keeps_descriptor: bool = True,
     ) -> None:
+        self._keeps_descriptor = keeps_descriptor
         self._disk = disk
         self._file: MappedFile | None = None
         self._writable = writable
@@ -69,6 +80,8 @@ class Segment:
     def adopt(self, file: MappedFile) -> Segment:
         """Take a mapping that was made elsewhere (by the allocating thread)."""
         self._file = file
+        if not self._keeps_descriptor:
+            file.let_descriptor_go()
         if self._small_pages:
             file.keep_pages_small()
         return self
@@ -84,9 +97,17 @@ class SegmentedFile:
     """The files of one run, oldest first, without gaps."""
 
     def __init__(
-        self, disk: Disk, directory: Path, file_bytes: int, *, writable: bool = True, small_pages: bool = False
+        self,
+        disk: Disk,
+        directory: Path,
+        file_bytes: int,
+        *,
+        writable: bool = True,
+        small_pages: bool = False,
+        keeps_descriptors: bool = True,
     ) -> None:
         self.disk = disk
+        self.keeps_descriptors = keeps_descriptors
         self.small_pages = small_pages
         self.directory = directory
         self.file_bytes = file_bytes
@@ -138,7 +159,13 @@ class SegmentedFile:
                 f"the file has {size} bytes where the configuration says {self.file_bytes}",
                 "open the store with the file length that it was written with, or restore the file",
             )
-        return Segment(self.disk, path, base, size, writable=self.writable, small_pages=self.small_pages)
+        return self._new(path, base, size, writable=self.writable)
+
+    def _new(self, path: Path, base: int, size: int, *, writable: bool = True) -> Segment:
+        return Segment(
+            self.disk, path, base, size, writable=writable, small_pages=self.small_pages,
+            keeps_descriptor=self.keeps_descriptors,
+        )  # fmt: skip
 
     def path_of(self, base: int) -> Path:
         return self.directory / f"{base:0{NAME_DIGITS}d}"
@@ -172,7 +199,7 @@ class SegmentedFile:
         """A new file of zeroes, not yet part of the run: safe to call from another thread."""
         path = self.path_of(base)
         file = self.disk.create_mapped(path, self.file_bytes, reserve=reserve, durable=durable)
-        return Segment(self.disk, path, base, self.file_bytes, small_pages=self.small_pages).adopt(file)
+        return self._new(path, base, self.file_bytes).adopt(file)
 
     def add(self, segment: Segment) -> None:
         assert not self.segments or segment.base == self.end, (segment.base, self.end)

@@ -109,6 +109,9 @@ class SimMappedFile:
     def let_pages_grow(self) -> None:
         """Here too."""
 
+    def let_descriptor_go(self) -> None:
+        """There is none."""
+
     def write_at(self, start: int, data: memoryview) -> None:
         self._require_open()
         self._disk._require_power()

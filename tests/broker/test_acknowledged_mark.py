@@ -15,6 +15,7 @@ from pyromq.clock import ManualClock
 from pyromq.config import FlushConfig, ReplicationConfig
 from pyromq.model.message import Draft
 from pyromq.replication.followers import Followers
+from pyromq.replication.identity import Identity
 from pyromq.wire.codes import ResponseCode
 
 OK, NOBODY = ResponseCode.SUCCESS, ResponseCode.SLAVE_NOT_AVAILABLE
@@ -24,7 +25,10 @@ SYNC_MASTER: dict[str, Any] = {"role": "SYNC_MASTER", "replication": Replication
 def confirm(parts: Parts) -> None:
     """A slave reports that it has the whole log."""
     end, now_ms = parts.store.marks.appended.value, int(parts.clock.monotonic() * 1000)
-    followers = Followers().joined("s", 0, now_ms).sent("s", end).heard("s", end, now_ms, level_ms=now_ms)
+    identity = Identity("s", 1, "s:10911")
+    followers = (
+        Followers().joined("s", 0, now_ms, identity=identity).sent("s", end).heard("s", end, now_ms, level_ms=now_ms)
+    )
     parts.promise.slaves_changed(followers)
 
 

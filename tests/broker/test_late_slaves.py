@@ -18,6 +18,7 @@ from pyromq.clock import ManualClock, SystemClock
 from pyromq.config import ReplicationConfig, TransactionConfig
 from pyromq.model.message import Draft
 from pyromq.replication.followers import Followers
+from pyromq.replication.identity import Identity
 from pyromq.wire.codes import ResponseCode
 from pyromq.wire.frames import decode_frames
 
@@ -31,7 +32,10 @@ NOBODY = ResponseCode.SLAVE_NOT_AVAILABLE
 def slave_joins(parts: Any, position: int | None = None) -> None:
     """One that has everything, or everything below a position."""
     end = parts.store.marks.appended.value
-    known = Followers().joined("s", end if position is None else position, int(parts.clock.monotonic() * 1000))
+    known = Followers().joined(
+        "s", end if position is None else position, int(parts.clock.monotonic() * 1000),
+        identity=Identity("s", 1, "s:10911"), proved=True,
+    )  # fmt: skip
     parts.promise.slaves_changed(known.sent("s", end))
     parts.store.dispatch()  # what it has is shown
 

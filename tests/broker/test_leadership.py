@@ -14,7 +14,7 @@ from pyromq.broker.leadership import FILE, MAX_MEMBERS, Leadership, LeadershipFi
 from pyromq.broker.leading import Leading, Verdict, extent_of, forgotten_life, free_id, judge
 from pyromq.clock import ManualClock
 from pyromq.config import BrokerConfig
-from pyromq.errors import CorruptFile
+from pyromq.errors import CorruptFile, NotNow
 from pyromq.model.json_form import from_json
 from pyromq.replication.joining import Epoch, LogExtent, common_end, has_our_tail
 from pyromq.testing import SimDisk
@@ -358,3 +358,23 @@ def test_a_store_that_moved_has_one_entry_and_an_answer_without_its_id_keeps_it(
     leading.heard_of([Member("c:1", 1, "c:2", "b")])
     leading.heard_of([Member("c:1", 2, "c:2")])
     assert master(disk).known.members == (Member("c:1", 2, "c:2", "b"),)
+
+
+def test_a_follower_that_caught_up_takes_the_place_of_others_with_its_broker_id(disk: SimDisk) -> None:
+    leading = master(disk)
+    leading.write_follower(Member("b:1", 1, "b:2", "b"))
+    leading.write_follower(Member("c:1", 1, "c:2", "c"))
+    leading.write_follower(Member("d:1", 2, "d:2", "d"))
+    assert [one.member for one in leading.known.members] == ["b", "c", "d"]
+    leading.follower_caught_up(1, "c")
+    assert [one.member for one in master(disk).known.members] == ["c", "d"]
+
+
+def test_a_follower_is_not_written_down_in_the_place_of_another_one(disk: SimDisk) -> None:
+    leading = master(disk)
+    for number in range(MAX_MEMBERS):
+        leading.write_follower(Member(f"{number}:1", number + 1, "", f"m{number}"))
+    with pytest.raises(NotNow, match="none is forgotten"):
+        leading.write_follower(Member("new:1", 99, "", "new"))
+    leading.write_follower(Member("moved:1", 1, "", "m0"))
+    assert len(master(disk).known.members) == MAX_MEMBERS

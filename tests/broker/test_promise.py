@@ -14,6 +14,7 @@ from pyromq.config import FlushConfig, ReplicationConfig
 from pyromq.errors import ConfigError, NotEnoughReplicas, NotNow, SlavesLate, StoreFenced
 from pyromq.model.message import AppendedAt, Draft
 from pyromq.replication.followers import Followers
+from pyromq.replication.identity import Identity
 from pyromq.wire.codes import ResponseCode
 from pyromq.wire.responses import SendReceipt
 
@@ -53,7 +54,8 @@ class Scene:
 
     def joins(self, name: str, machine: str = "") -> None:
         end = self.store.marks.appended.value
-        self._know(self.followers.joined(name, 0, self.now_ms(), machine=machine).sent(name, end))
+        identity = Identity(machine or name, 1, f"{name}:10911")
+        self._know(self.followers.joined(name, 0, self.now_ms(), identity=identity, proved=True).sent(name, end))
 
     def reports(self, name: str, position: int) -> None:
         end = self.store.marks.appended.value

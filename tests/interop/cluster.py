@@ -67,7 +67,7 @@ def new_cluster(store_root: Path, conf: Mapping[str, str] | None = None) -> Clus
 class PyromqServer:
     """One `pyromq …` process."""
 
-    def __init__(self, arguments: Sequence[str], home: Path) -> None:
+    def __init__(self, arguments: Sequence[str], home: Path, env: Mapping[str, str] | None = None) -> None:
         self.out = home / f"{arguments[0]}.out"
         with self.out.open("ab") as out:
             began = out.tell()
@@ -77,7 +77,7 @@ class PyromqServer:
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 cwd=home,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})},
                 preexec_fn=enter_private_network(),
             )
         self._await_ready(began)
@@ -116,6 +116,8 @@ class PyromqCluster:
     def __init__(self, store_root: Path, conf: Mapping[str, str] | None = None) -> None:
         self.store_root = store_root
         self._conf = dict(conf or {})
+        #: Settings of the broker that RocketMQ has no names for.
+        self.env: dict[str, str] = {}
         self._ports = free_ports()
         self._home: Path | None = None
         self._namesrv: PyromqServer | None = None
@@ -157,7 +159,7 @@ class PyromqCluster:
         assert self._home is not None, "the name server is not running"
         settings = {**broker_conf(self._ports, self.store_root), **self._conf}
         conf = _written(self._home / "broker.conf", settings)
-        self._broker = PyromqServer(["broker", "--config", conf], self._home)
+        self._broker = PyromqServer(["broker", "--config", conf], self._home, self.env)
 
     def end_broker(self, how: signal.Signals) -> None:
         assert self._broker is not None, "the broker is not running"

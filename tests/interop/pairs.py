@@ -66,8 +66,10 @@ class Pair:
         self.master: Cluster
         self.slave: _ApacheBroker | _PyromqBroker
         if ours_leads:
-            self.master = PyromqCluster(root / "master", MASTER)
+            self.master = ours = PyromqCluster(root / "master", MASTER)
             self.slave = _ApacheBroker(root / "slave", broker_conf=SLAVE)
+            # Apache's slave says nothing of itself: it counts because the settings name it.
+            ours.env["PYROMQ_BROKER_REPLICATION__MEMBERS"] = f"1@{self.slave.broker_address}"
         else:
             self.master = ApacheCluster(root / "master", broker_conf=MASTER)
             self.slave = _PyromqBroker(root / "slave", SLAVE)

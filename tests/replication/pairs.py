@@ -9,10 +9,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from pyromq.auth.group_secret import GroupSecret
 from pyromq.clock import SystemClock
 from pyromq.config import FlushConfig, StoreConfig
 from pyromq.model.message import Draft
+from pyromq.replication.admission import Admission, Itself
 from pyromq.replication.followers import Followers
+from pyromq.replication.identity import Identity
+from pyromq.replication.introduction import Introduction
 from pyromq.replication.primary import Primary
 from pyromq.replication.replica import Replica, ReplicaState
 from pyromq.replication.store_log import StoreLog
@@ -20,6 +24,25 @@ from pyromq.store.message_store import MessageStore
 
 SEGMENT = 1 << 16
 PATIENCE_SECONDS = 30
+SECRET = GroupSecret(b"of the tests")
+PRIMARY = Itself("cluster", "pair", "primary", "127.0.0.1:10911")
+SLAVE = Identity("slave", 1, "127.0.0.1:10921", "127.0.0.1:10922", "first")
+
+
+def admission(log: Any, **more: Any) -> Admission:
+    """The rules of a primary that has the secret."""
+    return Admission(log, **({"itself": lambda: PRIMARY, "secret": SECRET} | more))
+
+
+def introduction(identity: Identity = SLAVE, **more: Any) -> Introduction:
+    told: dict[str, Any] = {
+        "cluster": PRIMARY.cluster, "name": PRIMARY.name, "identity": identity, "epochs": (),
+        "primary": PRIMARY.member, "secret": SECRET, "expects_proof": True,
+    }  # fmt: skip
+    return Introduction(**(told | more))
+
+
+INTRODUCED = introduction()
 
 
 def config(root: Path, *, sync: bool = False, **more: Any) -> StoreConfig:
@@ -62,7 +85,9 @@ class Leading:
 
     def __init__(self, store: MessageStore, log: StoreLog | None = None, **options: Any) -> None:
         self.followers = Changes(Followers())
-        self.primary = Primary(log or StoreLog(store), SystemClock(), self.followers, **options)
+        log = log or StoreLog(store)
+        options.setdefault("admission", admission(log))
+        self.primary = Primary(log, SystemClock(), self.followers, **options)
         self._store = store
         store.marks.readable.listen(lambda _: self.primary.log_grew())
 
@@ -97,9 +122,13 @@ async def two_stores(root: Path, **options: Any) -> AsyncIterator[tuple[MessageS
 
 
 class Following:
-    def __init__(self, store: MessageStore, **options: Any) -> None:
+    def __init__(self, store: MessageStore, told: Introduction | None, **options: Any) -> None:
         self.states = Changes(ReplicaState(None, False, 0, None))
-        self.replica = Replica(StoreLog(store), SystemClock(), changed=self.states, **options)
+
+        async def compare(address: str) -> Introduction | None:
+            return told
+
+        self.replica = Replica(StoreLog(store), SystemClock(), changed=self.states, compare=compare, **options)
         store.follow()
         store.marks.synced.listen(lambda _: self.replica.copy_became_safer())
         store.marks.readable.listen(lambda _: self.replica.copy_became_safer())
@@ -110,8 +139,11 @@ class Following:
 
 
 @asynccontextmanager
-async def following(store: MessageStore, address: str | None, **options: Any) -> AsyncIterator[Following]:
-    one = Following(store, **options)
+async def following(
+    store: MessageStore, address: str | None, *, told: Introduction | None = INTRODUCED, **options: Any
+) -> AsyncIterator[Following]:
+    """`told`: the handshake; `None` for a follower that says nothing of itself, as Apache's."""
+    one = Following(store, told, **options)
     one.replica.follow(address)
     task = asyncio.get_running_loop().create_task(one.replica.run())
     try:

@@ -8,22 +8,34 @@ from hypothesis import strategies as st
 
 from pyromq.errors import BadFrame, ConfigError
 from pyromq.replication.followers import Follower, Followers, Promise, SyncRule
+from pyromq.replication.identity import Identity
 
 RULE = SyncRule(max_gap=100, max_silence_ms=1000)
 
 
+def of(name: str) -> Identity:
+    return Identity(name, 1, f"{name}:10911")
+
+
 def level(name: str, position: int, heard_ms: int = 0) -> Follower:
-    return Follower(name, position, position, heard_ms, heard_ms)
+    return Follower(name, position, position, heard_ms, heard_ms, of(name))
+
+
+def joined(*names: str) -> Followers:
+    followers = Followers()
+    for name in names:
+        followers = followers.joined(name, 0, 0, identity=of(name))
+    return followers
 
 
 def test_a_copy_counts_from_its_report_not_from_what_was_sent() -> None:
-    followers = Followers().joined("a", 0, 0).sent("a", 500)
+    followers = joined("a").sent("a", 500)
     assert followers.replicated(2, 500) == 0
     assert followers.heard("a", 300, 1).replicated(2, 500) == 300
 
 
 def test_a_stranger_who_claims_more_than_was_sent_is_not_believed() -> None:
-    followers = Followers().joined("a", 0, 0).sent("a", 500)
+    followers = joined("a").sent("a", 500)
     with pytest.raises(BadFrame, match="not believed"):
         followers.heard("a", 501, 1)
 
@@ -78,7 +90,7 @@ def test_replicated_is_exactly_what_so_many_logs_have(reported: list[int], copie
 
 @given(st.data())
 def test_the_mark_never_goes_back_while_nobody_leaves(data: st.DataObject) -> None:
-    followers, end, mark = Followers().joined("a", 0, 0).joined("b", 0, 0), 0, 0
+    followers, end, mark = joined("a", "b"), 0, 0
     for _ in range(data.draw(st.integers(0, 20))):
         name = data.draw(st.sampled_from(["a", "b"]))
         one = followers.by_name[name]
@@ -103,16 +115,35 @@ def test_a_promise_that_contradicts_itself_is_refused() -> None:
 
 
 def test_who_has_no_log_yet_has_nothing_of_what_is_below_its_beginning() -> None:
-    followers = Followers().joined("a", 4096, 0, reported=0).sent("a", 5000)
+    followers = Followers().joined("a", 4096, 0, reported=0, identity=of("a")).sent("a", 5000)
     assert followers.replicated(2, 5000) == 0
     assert followers.heard("a", 0, 1).replicated(2, 5000) == 0, "a sign of life is no log that became shorter"
     assert followers.heard("a", 4500, 1).replicated(2, 5000) == 4500
 
 
-def test_a_replica_that_came_again_before_its_old_connection_was_missed_is_one_copy() -> None:
-    old = Follower("10.0.0.2:1", 500, 500, 0, 0, "10.0.0.2")
-    new = Follower("10.0.0.2:2", 400, 400, 0, 0, "10.0.0.2")
+def test_two_connections_of_one_identity_are_one_copy() -> None:
+    old = Follower("10.0.0.2:1", 500, 500, 0, 0, of("a"))
+    new = Follower("10.0.0.2:2", 400, 400, 0, 0, of("a"))
     followers = Followers([old, new])
     assert followers.replicated(2, 500) == 500
     assert followers.replicated(3, 500) == 0
     assert len(followers.in_sync(RULE, 500, 0)) == 1
+
+
+def test_a_follower_without_an_identity_counts_for_nothing() -> None:
+    followers = Followers().joined("stranger", 0, 0).sent("stranger", 500).heard("stranger", 500, 1, level_ms=1)
+    assert followers.replicated(2, 500) == 0
+    assert followers.copies == 0
+    assert followers.in_sync(RULE, 500, 1) == frozenset()
+    assert len(followers) == 1, "it is shown"
+
+
+def test_a_first_report_counts_only_if_it_was_proved() -> None:
+    claimed = Followers().joined("a", 500, 0, identity=of("a"))
+    claimed = claimed.heard("a", 500, 0, level_ms=0)
+    assert claimed.replicated(2, 500) == 0, "nothing was sent on this connection"
+    assert claimed.in_sync(RULE, 500, 0) == {"a"}, "else nothing would be accepted that could be sent to it"
+    assert claimed.sent("a", 600).heard("a", 500, 1).replicated(2, 600) == 0
+    assert claimed.sent("a", 600).heard("a", 600, 1).replicated(2, 600) == 600
+    proved = Followers().joined("a", 500, 0, identity=of("a"), proved=True)
+    assert proved.replicated(2, 600) == 500

@@ -302,7 +302,7 @@ def test_a_copy_that_was_left_behind_says_so_is_put_aside_and_begins_anew(tmp_pa
                 old, old_end = log_of(other), other.log.end
                 send(one, 900, 100)
                 forget_oldest(one)
-                async with following(other, pair.address) as copy:
+                async with following(other, pair.address, told=None) as copy:
                     state = await copy.problem()
                 assert state.left_behind_at == SEGMENT
                 assert "put aside" in (state.problem or "")
@@ -328,7 +328,7 @@ def test_a_longer_copy_is_told_so(tmp_path: Path) -> None:
         async with two_stores(tmp_path) as (one, other, pair):
             send(one, 10)
             send(other, 20)
-            async with following(other, pair.address) as copy:
+            async with following(other, pair.address, told=None) as copy:
                 state = await copy.problem()
             assert f"ends at {one.log.end}" in (state.problem or "")
 

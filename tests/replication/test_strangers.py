@@ -102,14 +102,15 @@ def test_silent_connections_make_room_for_each_other_and_for_replicas(
     asyncio.run(story())
 
 
-def test_no_more_replicas_than_may_be_and_none_that_may_not(tmp_path: Path) -> None:
+def test_no_more_strangers_than_may_be_and_none_that_may_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         async with MessageStore(config(tmp_path / "a")).running() as one:
             async with leading(one, admits=lambda host: False) as pair:
                 reader, writer = await asyncio.open_connection("127.0.0.1", pair.primary.port)
                 assert await is_closed(reader)
                 writer.close()
-            async with leading(one, max_replicas=1) as pair:
+            monkeypatch.setattr(primary_module, "MAX_UNKNOWN", 1)
+            async with leading(one) as pair:
                 _, first = await asyncio.open_connection("127.0.0.1", pair.primary.port)
                 first.write(encode_report(0))
                 await pair.followers.until(lambda followers: len(followers) == 1)

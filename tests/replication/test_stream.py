@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pyromq.config.members import ConfiguredMember
 from pyromq.errors import BadFrame, DiskFull, OffsetNotFound
 from pyromq.records import layout
+from pyromq.replication.admission import Admission, Greeting
 from pyromq.replication.arrival import MOST_RECORD, StreamDamaged
 from pyromq.replication.followers import Followers, SyncRule
 from pyromq.replication.frames import encode_grant, encode_report, push_head
@@ -37,7 +39,11 @@ class Pair:
     ) -> None:
         self.primary_log = primary
         self.replica_log = replica
-        self.giving = PrimaryStream("r", primary, batch_bytes=batch, whole_log=whole_log, times=TIMES, now_ms=0)
+        member = ConfiguredMember(1, "10.0.0.2:10911")
+        self.giving = PrimaryStream(
+            "r", primary, batch_bytes=batch, whole_log=whole_log, times=TIMES, now_ms=0,
+            greeting=Greeting(Admission(primary, members=[member]), member.host),
+        )  # fmt: skip
         self.taking = ReplicaStream(replica, times=TIMES, now_ms=0, window_bytes=window or None)
         self.followers = Followers()
 

@@ -67,9 +67,11 @@ class CopyFigures:
         return self._copies.number
 
     def replicated_to(self) -> int:
-        """Everything below is in a second log, by what is known here."""
-        replica = self._copies.replica
-        return self._end if replica is not None else self._followers.replicated(2, self._end)
+        """Everything below is in a second log, as a follower with an identity says."""
+        if self._copies.replica is not None:
+            return self._end
+        said = [one.reported for one in self._followers.by_name.values() if one.identity is not None]
+        return min(max(said, default=0), self._end)
 
     def lag(self) -> Lag:
         """Of the slave that is furthest behind; of a slave, its own."""
@@ -117,7 +119,8 @@ class CopyFigures:
         }
         for name, follower in self._followers.by_name.items():
             lag = self._lag_of(follower)
-            told[f"pyromq.slave.{name}"] = f"has {follower.reported}, lacks {lag.size} bytes for {lag.ms} ms"
+            counts = "" if follower.identity is not None else ", does not count for acknowledgements"
+            told[f"pyromq.slave.{name}"] = f"has {follower.reported}, lacks {lag.size} bytes for {lag.ms} ms{counts}"
         return told
 
     def _of_slave(self, replica: Replica) -> dict[str, object]:

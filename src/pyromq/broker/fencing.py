@@ -65,10 +65,11 @@ class Fencing:
         """
         until = self._clock.monotonic() + TAIL_SECONDS
         while True:
-            answers = await self._others.survey()
+            answers = await self._others.survey(before_leading=True)
             if await self._was_settled(answers) or await self._gave_way(answers):
                 return False
-            missing = [one.address for one in self._leading.known.members if not has_answered(one, answers)]
+            comparable = self._comparable(answers)
+            missing = [one.address for one in self._leading.known.members if not has_answered(one, comparable)]
             has_lost = self._best(answers) is not None
             now = self._clock.monotonic()
             if now > self._in_doubt_until and (now > until or not (has_lost or (after_crash and missing))):
@@ -87,9 +88,15 @@ class Fencing:
         It had a number of copies: so many slaves but one may be missing. Where the number adapts, none may be.
         """
         copies, replication = self._leading.meant.copies, self._leading.meant.replication
-        missing = [one for one in self._leading.known.slaves if not has_answered(one, answers)]
+        comparable = self._comparable(answers)
+        missing = [one for one in self._leading.known.slaves if not has_answered(one, comparable)]
         spare = 0 if replication.adapts else max(copies - 2, 0)
         return copies < 2 or len(missing) <= spare
+
+    def _comparable(self, answers: list[Answered]) -> list[Answered]:
+        """Leave out slaves of Apache's, which know no epochs, that have more than we do: it may be what we lost."""
+        end = self._extent().end
+        return [one for one in answers if one.told.entries or one.told.member or one.told.end <= end]
 
     def _may_do_without(self, answers: list[Answered]) -> bool:
         """Return False for a sync master if another broker has what it lost, and was not promoted yet."""
@@ -142,7 +149,7 @@ class Fencing:
                 said = self._clock.monotonic()
                 log.error("%s", self._leading.why_it_waits)
             try:
-                answers = await self._others.survey()
+                answers = await self._others.survey(before_leading=True)
                 if await self._was_settled(answers):
                     return "another broker leads: this one has lost the end of its log, or was replaced"
                 twin = self._twin(answers)
@@ -271,6 +278,8 @@ class Fencing:
         return answer.told.broker_id != self._leading.config.broker_id or self._verdict(answer) is Verdict.OUTRANKED
 
     def _verdict(self, other: Answered) -> Verdict:
+        if not other.told.entries and not other.told.member:
+            return Verdict.NOTHING  # a slave of Apache's: it cannot be promoted by us
         return judge(self._leading.number, self._extent(), other.told)
 
 

@@ -249,6 +249,15 @@ class Leadership:
         """That member is gone for good: it is neither asked nor waited for."""
         return replace(self, members=tuple(one for one in self.members if one != member))
 
+    def succeeded_by(self, broker_id: int, member: str) -> Leadership:
+        """This member has everything that was acknowledged: other stores with its broker id need not be waited for."""
+        kept = tuple(one for one in self.members if one.broker_id != broker_id or one.member == member)
+        return replace(self, members=kept)
+
+    def has_room_for(self, member: Member) -> bool:
+        """Return whether a member can be added without forgetting another one."""
+        return len([old for old in self.members if not _is_replaced(old, member)]) < MAX_MEMBERS
+
     def to_json(self) -> JsonObject:
         told: JsonObject = {
             **self.unknown,

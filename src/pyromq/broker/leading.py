@@ -13,6 +13,7 @@ from enum import Enum, auto
 
 from pyromq.broker.leadership import BEGIN_MS, Leadership, LeadershipFile, Member, new_life, new_member
 from pyromq.config import BrokerConfig
+from pyromq.errors import NotNow
 from pyromq.replication.joining import Epoch, LogExtent, are_of_one_family, begin_epoch, chosen, has_our_tail
 from pyromq.store.platform import what_to_do
 from pyromq.wire.bodies.epochs import BrokerEpochs, EpochEntry, KnownMember
@@ -303,6 +304,22 @@ class Leading:
     def forget(self, member: Member) -> None:
         """It is gone for good. Raises OSError."""
         self._become(self.known.without(member))
+
+    def write_follower(self, member: Member) -> None:
+        """Write a follower down, before it counts for acknowledgements. Raises OSError, NotNow."""
+        known = self.known
+        if member in known.members:
+            return
+        if not known.has_room_for(member):
+            raise NotNow(f"{len(known.members)} brokers of this name are known, and none is forgotten for another one")
+        self._become(known.heard_of([member]))
+
+    def follower_caught_up(self, broker_id: int, member: str) -> None:
+        """Forget other stores with the broker id of a follower that has our whole log: it took their place."""
+        try:
+            self._become(self.known.succeeded_by(broker_id, member))
+        except OSError as error:
+            log.warning("that a slave took the place of another cannot be written down: %s", what_to_do(error))
 
     def _become(self, known: Leadership) -> None:
         if known != self.known:

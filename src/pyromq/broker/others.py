@@ -18,12 +18,14 @@ from pyromq.broker.leadership import Member
 from pyromq.broker.leading import MAX_JUMP, Leading, epochs_of, free_id
 from pyromq.broker.together import within
 from pyromq.broker.trust import HOW, Trust
+from pyromq.config.members import ConfiguredMember
 from pyromq.errors import CallFailed, PyroMQError
 from pyromq.net.address import is_address
 from pyromq.net.client import Client
 from pyromq.replication.joining import are_of_one_family
+from pyromq.wire.admin_requests import GetRuntimeInfo
 from pyromq.wire.bodies.epochs import BrokerEpochs
-from pyromq.wire.bodies.routes import MemberGroup
+from pyromq.wire.bodies.routes import MemberGroup, decode_kv_table
 from pyromq.wire.codes import ResponseCode
 from pyromq.wire.command import Command
 from pyromq.wire.nameserver_requests import GetMemberGroup
@@ -81,6 +83,10 @@ class Others:
         """Is there anybody who may know of others?"""
         return bool(self._leading.config.name_servers or self._leading.known.members or self.trust.configured)
 
+    @property
+    def own_address(self) -> str:
+        return self._own_address()
+
     # --- who says that it is a slave of ours -------------------------------------------------------------------------
 
     def came(self, host: str, address: str) -> None:
@@ -122,8 +128,11 @@ class Others:
 
     # --- asking ------------------------------------------------------------------------------------------------------
 
-    async def survey(self) -> list[Answered]:
-        """Return the answers of trusted brokers of this name; remember where they are."""
+    async def survey(self, *, before_leading: bool = False) -> list[Answered]:
+        """Return the answers of trusted brokers of this name; remember where they are.
+
+        `before_leading`: slaves of Apache RocketMQ that the settings name are asked for the end of their logs, too.
+        """
         registered = set((await self.registered()).values())
         addresses = {one.address for one in self._leading.known.members} | registered | self.trust.configured
         addresses |= {one.address for one in self._candidates}
@@ -131,11 +140,32 @@ class Others:
         answers = await _all(ASK_SECONDS, [self._ask_known(one) for one in sorted(addresses)])
         vouched = registered | self.trust.configured
         found = [one for one in answers if isinstance(one, Answered) and self._may_be_written(one, vouched)]
+        without_epochs = await self._ask_without_epochs({one.address for one in found}) if before_leading else []
         self._settle_candidates({one.address for one in found})
         self._leading.heard_of(
             Member(one.address, one.told.broker_id, one.told.ha_address, one.told.member) for one in found
         )
-        return found
+        return found + without_epochs
+
+    async def _ask_without_epochs(self, asked: set[str]) -> list[Answered]:
+        """Return how far the logs of configured slaves go that know nothing of epochs: Apache's."""
+        known = self._leading.config.replication.configured_members
+        questions = [self._log_end_of(one) for one in known if one.broker_id and one.address not in asked]
+        return [one for one in await _all(ASK_SECONDS, questions) if isinstance(one, Answered)]
+
+    async def _log_end_of(self, member: ConfiguredMember) -> Answered | None:
+        answer = await self._client.call(member.address, GetRuntimeInfo(), ASK_SECONDS)
+        if answer.code != ResponseCode.SUCCESS:
+            return None
+        figures = decode_kv_table(bytes(answer.body))
+        if "pyromqVersion" in figures or not figures.get("commitLogMaxOffset", "").isdigit():
+            return None
+        config = self._leading.config
+        told = BrokerEpochs(
+            cluster=config.cluster, name=config.name, broker_id=member.broker_id,
+            end=int(figures["commitLogMaxOffset"]), address=member.address,
+        )  # fmt: skip
+        return Answered(member.address, told)
 
     async def registered(self) -> dict[int, str]:
         """Who is there, as the name servers say: by id."""

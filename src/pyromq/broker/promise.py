@@ -93,7 +93,7 @@ class BrokerPromise:
     @property
     def has_slaves(self) -> bool:
         """Is there a slave, waited for or not?"""
-        return self._followers.copies > 0
+        return len(self._followers) > 0
 
     def fail(self, error: PyroMQError) -> None:
         """The log here no longer grows: whoever waits for copies of it is told."""
@@ -171,7 +171,7 @@ class BrokerPromise:
         if self._shows_when_alone:
             self._show(has_copies=1 + self._followers.caught_up(in_sync) >= self.terms.copies)
         have_all = not self._shows_when_alone or self._lacks_copies_since is None
-        is_all_well = have_all and len(in_sync) == len(self._followers)
+        is_all_well = have_all and len(in_sync) == self._followers.copies
         self._believed_until = self._clock.monotonic() + BELIEVED_SECONDS if is_all_well else 0.0
         self._move_to(self._replicated(in_sync, self.terms))
 

@@ -14,19 +14,24 @@ import asyncio
 import bisect
 import contextlib
 import logging
+import secrets
 from collections.abc import AsyncIterator, Callable
 
 from pyromq.broker.leadership import Member
 from pyromq.broker.leading import FIRST_NUMBER, Leading, epochs_of, extent_of, forgotten_life
 from pyromq.broker.others import Others, Refused, why_not_trusted
 from pyromq.broker.role_change import Ask, Change
-from pyromq.broker.trust import host_of
+from pyromq.broker.trust import host_of, resolved
 from pyromq.clock import Clock
 from pyromq.config import BrokerConfig
 from pyromq.config.admits import admits
-from pyromq.errors import CallFailed
+from pyromq.errors import CallFailed, NotNow
 from pyromq.net.address import parse_address, shown_address
+from pyromq.replication.admission import Admission, Itself, ResolvedMember
 from pyromq.replication.followers import Followers
+from pyromq.replication.identity import Identity
+from pyromq.replication.identity import Refused as RefusedFollower
+from pyromq.replication.introduction import Introduction
 from pyromq.replication.joining import (
     CutBack,
     Epoch,
@@ -71,12 +76,17 @@ class Replicating:
         self._leading = leading
         self._others = others
         self._change = change
+        #: New with every start: a second process with our member id is a copy of our store.
+        self._process = secrets.token_hex(8)
         self._times = StreamTimes(config.replication.heartbeat_ms, config.replication.silence_ms)
         self.primary: Primary | None = None
+        self._admission: Admission | None = None
         self.replica: Replica | None = None
         self._copying: asyncio.Task[None] | None = None
         self._was_connected = False
-        self._slaves = 0
+        self._slaves: frozenset[str] = frozenset()
+        #: One of them has not had our whole log since it came.
+        self._are_behind = False
         #: Told whenever a slave comes, goes or reports.
         self.slaves_changed: Callable[[Followers], None] = lambda followers: None
         #: Of a slave: where the master's log and the master itself were said to be.
@@ -96,17 +106,51 @@ class Replicating:
 
     def _new_primary(self, clock: Clock) -> Primary:
         settings = self._config.replication
+        log = StoreLog(self._store)
+        self._admission = Admission(
+            log, itself=self._itself, epochs=lambda: self._leading.epochs, secret=self._others.trust.secret,
+            members=settings.configured_members, write_down=self._write_down, heartbeat_ms=settings.heartbeat_ms,
+        )  # fmt: skip
         return Primary(
-            StoreLog(self._store), clock, self._slaves_reported, times=self._times,
+            log, clock, self._slaves_reported, times=self._times,
             batch_bytes=settings.batch_bytes, whole_log=settings.whole_log, admits=admits(settings.admits),
-            gather_s=0.0 if self._config.copies > 1 else GATHER_SECONDS,
+            gather_s=0.0 if self._config.copies > 1 else GATHER_SECONDS, admission=self._admission,
         )  # fmt: skip
 
+    def _itself(self) -> Itself:
+        config = self._config
+        return Itself(config.cluster, config.name, self._leading.known.member, self._others.own_address)
+
+    def _write_down(self, identity: Identity) -> None:
+        """Raises OSError, RefusedFollower."""
+        member = Member(identity.address, identity.broker_id, identity.ha_address, _member_id(identity))
+        try:
+            self._leading.write_follower(member)
+        except NotNow as full:
+            raise RefusedFollower(f"the slave {identity} is not taken in: {full}") from None
+
     def _slaves_reported(self, followers: Followers) -> None:
-        if len(followers) != self._slaves:
-            self._slaves = len(followers)
+        if followers.by_name.keys() != self._slaves:
+            self._slaves, self._are_behind = frozenset(followers.by_name), True
             self._others.slaves_came()
+        if self._are_behind:
+            self._note_caught_up(followers)
         self.slaves_changed(followers)
+
+    def counts(self, member: Member) -> bool:
+        """Return whether a member is connected and counts for acknowledgements."""
+        if self.primary is None:
+            return False
+        connected = [one.identity for one in self.primary.followers.by_name.values() if one.identity is not None]
+        return any(one.address == member.address or one.member == member.member for one in connected)
+
+    def _note_caught_up(self, followers: Followers) -> None:
+        """A slave that was replaced by another with its id is waited for until that one has everything."""
+        counted = [one for one in followers.by_name.values() if one.identity is not None]
+        self._are_behind = not all(one.has_caught_up for one in counted)
+        for one in counted:
+            if one.identity is not None and one.has_caught_up:
+                self._leading.follower_caught_up(one.identity.broker_id, _member_id(one.identity))
 
     # --- who and where -----------------------------------------------------------------------------------------------
 
@@ -145,10 +189,19 @@ class Replicating:
         else:
             assert self.primary is not None
             self._store.copyable.listen(self._log_grew)
+            await self._resolve_members()
             # A port that nobody asked for must not keep the broker from starting.
             by_chance = not self._config.replication.listen_port
             async with self.primary.serving(self._config.listen_host, self._port(), or_any=by_chance):
                 yield self
+
+    async def _resolve_members(self) -> None:
+        """Look up the host names in `replication.members`: a connection comes from an address."""
+        members = []
+        for one in self._config.replication.configured_members:
+            members += [ResolvedMember(one.broker_id, one.address, host) for host in await resolved([one.host])]
+        assert self._admission is not None
+        self._admission.members = tuple(members)
 
     def _log_grew(self, _position: int) -> None:
         if self.primary is not None:
@@ -249,8 +302,11 @@ class Replicating:
 
     # --- comparing ---------------------------------------------------------------------------------------------------
 
-    async def _compare(self, ha_address: str) -> None:
-        """Make sure that our log is the beginning of the master's. Raises CallFailed, BadRequest, Parted, OSError."""
+    async def _compare(self, ha_address: str) -> Introduction | None:
+        """Make sure that our log is the beginning of the master's. Raises CallFailed, BadRequest, Parted, OSError.
+
+        Return the handshake for a master of ours; `None` for one of RocketMQ's.
+        """
         address, is_certain = self._broker_at(ha_address)
         self._agreed, self._master_address = frozenset(), address
         try:
@@ -268,13 +324,28 @@ class Replicating:
             self._refuse_to_forget(address)
             self._leading.adopt(None)
             self._agreed = None
-            return
+            return None
         self._refuse_strangers(told, address)
         await self._compare_messages(told, address)
         self._agree_with(told, address)
         self._leading.adopt(told)
         self._leading.heard_of([Member(address, 0, ha_address)])
         self._agreed = frozenset((address, told.address))
+        return self._introduction(told, is_configured=address in self._others.trust.configured)
+
+    def _introduction(self, told: BrokerEpochs, *, is_configured: bool) -> Introduction | None:
+        """A master that did not prove the secret to us says nothing of its member id: it is served without."""
+        config, own = self._config, self._others.own_address
+        if not told.member:
+            return None
+        if own.endswith(":0"):
+            raise CallFailed("this broker does not listen yet, and its master would not find it after a crash")
+        return Introduction(
+            cluster=config.cluster, name=config.name,
+            identity=Identity(self._leading.known.member, config.broker_id, own, self.address, self._process),
+            epochs=self._leading.epochs, primary=told.member, primary_start=told.start,
+            secret=self._others.trust.secret, expects_proof=not is_configured,
+        )  # fmt: skip
 
     def _refuse_to_forget(self, address: str) -> None:
         """Raises Parted: without epochs on both sides nothing shows where two logs part."""
@@ -368,6 +439,11 @@ class Replicating:
                 f"from an older copy, and {ours.end - life.start} bytes here may be acknowledged messages that it "
                 "lacks. Nothing is cut. Promote this broker (`pyromq broker promote`) to keep them"
             )
+
+
+def _member_id(identity: Identity) -> str:
+    """A broker of Apache's has none, and is known by its address and its broker id."""
+    return identity.member if identity.process else ""
 
 
 def _last_before(queue: ConsumeQueue, end: int) -> int | None:

@@ -1,7 +1,8 @@
-"""Who copies this log, how far each is, and what that allows the primary to say. No input or output, no clock.
+"""The followers of a log, how far each is, and what that allows the primary to acknowledge. No input or output.
 
-A copy counts up to the position that its replica reported, and no report is believed that goes past what was sent:
-the stream has no signature, and a stranger who claims to have everything must not make a promise come true.
+A follower counts only if it has an identity: see `identity`. It counts up to the position that it reported, if that was
+compared with our log or sent on the same connection: the stream has no signature, and a stranger that claims to have
+everything must not acknowledge anything.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from pyromq.errors import BadFrame, ConfigError
+from pyromq.replication.identity import Identity
 
 
 class Follower(NamedTuple):
@@ -26,10 +28,17 @@ class Follower(NamedTuple):
     heard_ms: int
     #: The last time of which it is known that it had all that the primary had then.
     level_ms: int
-    #: The machine it is on, where that is known: two connections from one machine may be one replica that came again.
-    machine: str = ""
+    #: `None`: it is served, and counts for nothing.
+    identity: Identity | None = None
     #: Since it came it has had, at some moment, all that the primary had.
     has_caught_up: bool = False
+    #: A report up to here repeats what the follower said when it came, and nothing has proved it.
+    unproved_to: int = -1
+
+    @property
+    def confirmed(self) -> int:
+        """Everything below counts as copied."""
+        return self.reported if self.reported > self.unproved_to else 0
 
     def lag(self, end: int) -> int:
         """Bytes that it does not have yet."""
@@ -105,13 +114,31 @@ class Followers:
     # --- events ------------------------------------------------------------------------------------------------------
 
     def joined(
-        self, name: str, start: int, now_ms: int, *, reported: int | None = None, machine: str = ""
+        self,
+        name: str,
+        start: int,
+        now_ms: int,
+        *,
+        reported: int | None = None,
+        identity: Identity | None = None,
+        proved: bool = False,
     ) -> Followers:
         """It is sent what follows `start`. By its own word it has what is below `reported`, or, if not given, `start`.
 
-        One without a log, or whose log ends before ours begins, has nothing of what is below `start`.
+        One without a log, or whose log ends before ours begins, has nothing of what is below `start`. Unless its log
+        was `proved` to be ours up to `reported`, nothing counts before it confirms bytes that it was sent. An older
+        connection of the same member is left out: it may have reported more than the follower has by now.
         """
-        return self._with(Follower(name, start, start if reported is None else reported, now_ms, now_ms, machine))
+        reported = start if reported is None else reported
+        return self._without_member(identity)._with(
+            Follower(name, start, reported, now_ms, now_ms, identity, False, -1 if proved else max(start, reported))
+        )
+
+    def _without_member(self, identity: Identity | None) -> Followers:
+        if identity is None:
+            return self
+        member = identity.member
+        return Followers(one for one in self._by_name.values() if one.identity is None or one.identity.member != member)
 
     def left(self, name: str) -> Followers:
         return Followers(one for one in self._by_name.values() if one.name != name)
@@ -121,8 +148,8 @@ class Followers:
         assert to >= follower.sent, f"{name} was sent {follower.sent} and now {to}"
         return self._with(
             Follower(
-                name, to, follower.reported, follower.heard_ms, follower.level_ms, follower.machine,
-                follower.has_caught_up,
+                name, to, follower.reported, follower.heard_ms, follower.level_ms, follower.identity,
+                follower.has_caught_up, follower.unproved_to,
             )
         )  # fmt: skip
 
@@ -144,7 +171,11 @@ class Followers:
             )
         has_caught_up = follower.has_caught_up or level_ms is not None
         level_ms = follower.level_ms if level_ms is None else max(level_ms, follower.level_ms)
-        return self._with(Follower(name, follower.sent, position, now_ms, level_ms, follower.machine, has_caught_up))
+        return self._with(
+            Follower(
+                name, follower.sent, position, now_ms, level_ms, follower.identity, has_caught_up, follower.unproved_to
+            )
+        )
 
     def _with(self, follower: Follower) -> Followers:
         changed = Followers()
@@ -155,7 +186,7 @@ class Followers:
 
     @property
     def copies(self) -> int:
-        """How many there are, as far as they can be told apart."""
+        """How many count."""
         return len(self._copies())
 
     def in_sync(self, rule: SyncRule, end: int, now_ms: int) -> frozenset[str]:
@@ -172,19 +203,21 @@ class Followers:
         """
         if copies <= 1:
             return end
-        positions = [one.reported for one in self._copies() if among is None or one.name in among]
+        positions = [one.confirmed for one in self._copies() if among is None or one.name in among]
         if len(positions) < copies - 1:
             return 0
         positions.sort(reverse=True)
         return min(positions[copies - 2], end)
 
     def _copies(self) -> Collection[Follower]:
-        """One for each machine, the best: a replica that came again, before its old connection was missed, is one."""
+        """One for each identity, the best."""
         if len(self._by_name) == 1:
-            return self._by_name.values()
+            return [one for one in self._by_name.values() if one.identity is not None]
         best: dict[str, Follower] = {}
         for one in self._by_name.values():
-            machine = one.machine or one.name
-            if machine not in best or one.reported > best[machine].reported:
-                best[machine] = one
+            if one.identity is None:
+                continue
+            member = one.identity.member
+            if member not in best or one.confirmed > best[member].confirmed:
+                best[member] = one
         return best.values()

@@ -4,6 +4,8 @@
     primary → replica   12 bytes   the position of what follows, and its length; then so many bytes of the log
                                    a length of 0 is a sign of life
 
+A follower of ours begins with a handshake, to a primary of ours alone: see `handshake`.
+
 Two words more are ours. A replica that wants to be sent no more than it asks for says −n, "n more bytes". One that
 copies for itself alone (a backup) says −1 before its first position: it counts as nobody's copy, and is sent what it
 asks for. RocketMQ's replicas never say either, and its primaries do not understand them.
@@ -24,6 +26,11 @@ PUSH = struct.Struct(">qi")
 
 #: The first word of one that is no replica: nothing that it reports is taken for a copy.
 OBSERVER = -1
+
+#: The first word of a handshake: no position, and no number of bytes that anybody asks for.
+HELLO = -0x50_79_72_6F_4D_51_48_31
+#: Bytes of one frame of a handshake.
+MAX_HELLO = 128 << 10
 
 #: RocketMQ's replicas read into a buffer of 4 MiB that must hold a whole frame.
 MAX_PUSH = (4 << 20) - PUSH.size
@@ -137,7 +144,8 @@ class PushReader:
         if self._end - self._start < PUSH.size:
             return None
         position, length = PUSH.unpack_from(self._view, self._start)
-        if position < 0 or not 0 <= length <= self._max_push:
+        is_handshake = position == HELLO and length <= MAX_HELLO
+        if (position < 0 and not is_handshake) or not 0 <= length <= self._max_push:
             raise BadFrame(
                 f"a primary announces {length} bytes at position {position}; a frame has 0 to {self._max_push} bytes, "
                 "at a position that is not negative: is this the replication port of a broker?"

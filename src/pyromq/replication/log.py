@@ -54,6 +54,11 @@ class CopyLog(Protocol):
     """A log that is a copy."""
 
     @property
+    def log_start(self) -> int: ...
+
+    def log_bytes(self, position: int, most: int) -> memoryview: ...
+
+    @property
     def copy_end(self) -> int:
         """Where the next byte goes."""
         ...

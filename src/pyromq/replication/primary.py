@@ -4,9 +4,9 @@ Bytes go from the page cache to the socket inside the kernel where there is a fi
 memory is brought there by a thread first. A replica that reads slowly is sent slowly: nothing is kept for it but where
 it is.
 
-The port has no key. Whoever connects has a short time to say where its log ends, and is believed no more than it was
-sent; those who say nothing are few at a time, and the oldest of them makes room for the next. Who only observes (a
-backup) takes no replica's place.
+Followers with an identity (see `admission`) have places of their own, which no stranger takes. Connections that have
+said nothing yet, observers (a backup) and followers without an identity are few at a time. A silent connection makes
+room for the next one: the oldest first, and before it those from hosts that the settings do not name.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import ipaddress
 import logging
 import os
 import socket
@@ -23,8 +22,11 @@ from collections.abc import AsyncIterator, Callable
 from pyromq.clock import Clock
 from pyromq.errors import ConfigError, PyroMQError
 from pyromq.net.address import shown_address
+from pyromq.net.complaints import Complaints
+from pyromq.replication.admission import Admission, Greeting
 from pyromq.replication.followers import Followers
 from pyromq.replication.frames import MAX_PUSH, PUSH, push_head
+from pyromq.replication.identity import Refused
 from pyromq.replication.log import ReadLog
 from pyromq.replication.send_log import LogSender
 from pyromq.replication.stream import Ahead, PrimaryStream, Span, StreamTimes
@@ -39,9 +41,13 @@ APART_SECONDS = 0.0001
 TICK_SECONDS = 0.5
 RECEIVE_BYTES = 4096
 #: Connections that have not said yet what they want.
-MAX_SILENT = 16
+MAX_SILENT = 64
 #: Those who copy for themselves alone.
 MAX_OBSERVERS = 8
+#: Followers without an identity.
+MAX_UNKNOWN = 8
+#: Connections that wait to be accepted.
+BACKLOG = 128
 
 #: Told whenever a replica came, went or reported; of what is sent to them nobody is told.
 Changed = Callable[[Followers], None]
@@ -70,8 +76,11 @@ class Primary:
         max_replicas: int = 32,
         gather_s: float = 0.0,
         admits: Callable[[str], bool] = lambda host: True,
+        admission: Admission | None = None,
     ) -> None:
+        """Without an `admission` no follower has an identity."""
         self.store = store
+        self._admission = admission or Admission(store, heartbeat_ms=times.heartbeat)
         self._clock = clock
         self._changed = changed
         self._times = times
@@ -82,6 +91,7 @@ class Primary:
         self._admits = admits
         #: By name, oldest first.
         self._lines: dict[str, _Line] = {}
+        self._complaints = Complaints(clock)
         self._listener: socket.socket | None = None
         self.followers = Followers()
 
@@ -123,39 +133,60 @@ class Primary:
             line = self._take_in(connection, address[0], address[1])
             if line is not None:
                 task = loop.create_task(self._serve(line))
-                line.close = task.cancel
+                line.ends_by(task.cancel)
                 tasks.add(task)
                 task.add_done_callback(tasks.discard)
+            await asyncio.sleep(0)  # a flood of connections does not keep those before it from being heard
 
     def _take_in(self, connection: socket.socket, host: str, port: int) -> _Line | None:
         name = shown_address(host, port)
-        silent = [line for line in self._lines.values() if line.stream.next_position is None]
         if not self._admits(host):
             log.error("the replica %s is not taken in: it is none of those that may copy this log", name)
-        else:
-            if len(silent) >= MAX_SILENT:
-                silent[0].close()
-            connection.setblocking(False)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            line = self._lines[name] = _Line(
-                connection, self._new_stream(name, _machine(host, connection.getsockname()[0])), self
-            )
-            return line
-        connection.close()
-        return None
+            connection.close()
+            return None
+        silent = [line for line in self._lines.values() if line.stream.next_position is None]
+        if len(silent) >= MAX_SILENT:
+            min(silent, key=self._right_to_stay).close()  # the oldest of those with the least right
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        line = self._lines[name] = _Line(connection, self._new_stream(name, host), host, self)
+        return line
+
+    def _right_to_stay(self, line: _Line) -> tuple[bool, bool, bool]:
+        """Connections that are closed already come last: they have made room."""
+        greeting = line.stream.greeting
+        is_known = self._admission.knows_host(line.host)
+        return line.is_closing, is_known, greeting is not None and greeting.has_begun
 
     def check_room(self, stream: PrimaryStream) -> None:
         """For one that has just said what it wants. Raises NoRoom."""
         known = (line.stream for line in self._lines.values() if line.stream.next_position is not None)
-        count = sum(one.observes == stream.observes for one in known)
-        most = MAX_OBSERVERS if stream.observes else self._max_replicas
+        kind = _kind(stream)
+        count = sum(_kind(one) == kind for one in known)
+        most = {"observers": MAX_OBSERVERS, "followers without an identity": MAX_UNKNOWN}.get(kind, self._max_replicas)
         if count > most:
             stream.next_position = None  # nothing is sent to it
-            raise NoRoom(
-                f"it is not taken in, there are {most} {'observers' if stream.observes else 'replicas'} already"
+            raise NoRoom(f"it is not taken in, there are {most} {kind} already")
+
+    def say_who_came(self, line: _Line) -> None:
+        stream = line.stream
+        if stream.identity is not None:
+            log.info("the replica %s is the slave %s", stream.name, stream.identity)
+        elif not stream.observes:
+            self._complaints.say(
+                line.host,
+                f"the replica {stream.name} copies the log and does not count for acknowledgements: it did not prove "
+                "the secret of this group, and replication.members names no broker on its host",
             )
 
-    def _new_stream(self, name: str, machine: str) -> PrimaryStream:
+    def close_displaced(self, followers: Followers) -> None:
+        """End the connections whose followers have newer ones."""
+        for line in self._lines.values():
+            if line.stream.is_follower and line.stream.name not in followers.by_name and not line.is_closing:
+                log.info("the replica %s has a newer connection: this one is closed", line.stream.name)
+                line.close()
+
+    def _new_stream(self, name: str, host: str) -> PrimaryStream:
         return PrimaryStream(
             name,
             self.store,
@@ -163,13 +194,17 @@ class Primary:
             whole_log=self._whole_log,
             times=self._times,
             now_ms=self.now_ms(),
-            machine=machine,
+            greeting=Greeting(self._admission, host),
         )
 
     async def _serve(self, line: _Line) -> None:
         name = line.stream.name
         try:
             await line.run()
+        except Refused as error:
+            with contextlib.suppress(OSError):
+                line.answer()
+            self._complaints.say(line.host, f"the replica {name} is refused: {error}", logging.ERROR)
         except Ahead as error:
             line.say_where_we_end()
             log.error("the replica %s is not served: %s", name, error)
@@ -198,8 +233,9 @@ class _Line:
     """One connection with a replica. What comes is heard as it comes, and what is new in the log leaves by itself as
     long as the replica keeps up; one task sends all that does not, and one notices silence."""
 
-    def __init__(self, connection: socket.socket, stream: PrimaryStream, primary: Primary) -> None:
+    def __init__(self, connection: socket.socket, stream: PrimaryStream, host: str, primary: Primary) -> None:
         self.connection = connection
+        self.host = host
         self.stream = stream
         self._primary = primary
         self._loop = asyncio.get_running_loop()
@@ -213,7 +249,17 @@ class _Line:
         #: A span of which some bytes have left so, and how many; or what was wrong.
         self._begun: tuple[Span, int] | None = None
         self._failure: Exception | None = None
-        self.close: Callable[[], object] = connection.close
+        self._end: Callable[[], object] = connection.close
+        self.is_closing = False
+
+    def close(self) -> None:
+        if not self.is_closing:
+            self.is_closing = True
+            self._end()
+
+    def ends_by(self, end: Callable[[], object]) -> None:
+        """Set how to end what serves this connection."""
+        self._end = end
 
     async def run(self) -> None:
         """Until the replica leaves. Raises what ended it otherwise."""
@@ -246,8 +292,12 @@ class _Line:
                 gone.set_result(None)
                 return
             followers = stream.received(data, primary.followers, primary.now_ms())
-            if is_new and stream.next_position is not None:
-                primary.check_room(stream)
+            if is_new:
+                self.answer()
+                if stream.next_position is not None:
+                    primary.check_room(stream)
+                    primary.say_who_came(self)
+                primary.close_displaced(followers)
             primary.know(followers)
         except BlockingIOError:
             return
@@ -341,23 +391,23 @@ class _Line:
             return False
         return True
 
+    def answer(self) -> None:
+        """Send the frames of the handshake. Nothing else has been sent yet: they fit into the socket's buffer."""
+        answer = self.stream.take_answer()
+        if answer and self.connection.send(answer) < len(answer):
+            raise ConnectionAbortedError("a follower does not read the handshake")
+
     def say_where_we_end(self) -> None:
         """A sign of life from another place than its end: our replicas and RocketMQ's see by it what is the matter."""
         with contextlib.suppress(OSError):
             self.connection.send(push_head(self._primary.store.log_end, 0))
 
 
-def _machine(host: str, own: str) -> str:
-    """Connections from one machine count once: the older may be left over. Within this machine none is, unnoticed."""
-    return "" if host == own or _is_loopback(host) else host
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+def _kind(stream: PrimaryStream) -> str:
+    """Return the kind of place that a connection takes."""
+    if stream.observes:
+        return "observers"
+    return "replicas" if stream.identity is not None else "followers without an identity"
 
 
 def _listen_or_any(host: str, port: int) -> socket.socket:
@@ -376,7 +426,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setblocking(False)
         listener.bind((host, port))
-        listener.listen(16)
+        listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
         why = "another program has it" if error.errno == errno.EADDRINUSE else os.strerror(error.errno or 0)

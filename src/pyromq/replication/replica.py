@@ -19,6 +19,8 @@ from pyromq.errors import BadFrame, PyroMQError
 from pyromq.net.address import shown_address
 from pyromq.net.dialling import dial, why_not
 from pyromq.replication.arrival import StreamDamaged
+from pyromq.replication.identity import Refused
+from pyromq.replication.introduction import Introduction
 from pyromq.replication.joining import Parted
 from pyromq.replication.log import CopyLog
 from pyromq.replication.stream import Ahead, Gap, LeftBehind, ReplicaStream, StreamTimes
@@ -62,13 +64,15 @@ class Replica:
         times: StreamTimes = StreamTimes(),  # noqa: B008  a value
         window_bytes: int | None = None,
         on_caught_up: Callable[[], None] = lambda: None,
-        compare: Callable[[str], Awaitable[None]] | None = None,
+        compare: Callable[[str], Awaitable[Introduction | None]] | None = None,
         changed: Callable[[ReplicaState], None] = lambda state: None,
     ) -> None:
         """`window_bytes`: be sent no more than that at a time, for a slow link; our own primaries alone know it.
 
-        `compare` looks whether both logs are one, and raises a PyroMQError when they must not become one. It is called
-        when there is a connection and nothing has been said: a primary that becomes another one closes it.
+        `compare` looks whether both logs are one, and raises a PyroMQError when they must not become one. It returns
+        how to introduce ourselves to a primary of ours: the handshake shows whether it is still the one that was
+        compared with. With any other primary it is called again when there is a connection and nothing has been said: a
+        primary that becomes another one closes it.
         """
         self._store = store
         self._clock = clock
@@ -139,7 +143,9 @@ class Replica:
             problem = CLOSED_AT_ONCE if at_once else f"there is no connection with {address} ({why_not(error)})"
         except PyroMQError as error:
             problem = str(error)
-            hopeless = isinstance(error, StreamDamaged | Gap | Ahead | BadFrame | Parted)
+            hopeless = isinstance(error, StreamDamaged | Gap | Ahead | BadFrame | Parted) or (
+                isinstance(error, Refused) and error.for_good
+            )
             behind_at = error.position if isinstance(error, LeftBehind) else None
         if problem != self._said:
             log.warning("the copy of %s stopped, trying on: %s", address, problem)
@@ -156,10 +162,11 @@ class Replica:
     async def _follow_once(self, address: str) -> str:
         """Why it ended. Raises OSError, PyroMQError."""
         await self._until_safe()
+        introduction = await self._compare(address) if self._compare is not None else None
         with await dial(address, CONNECT_SECONDS) as connection:
-            if self._compare is not None:
-                await self._compare(address)
-            return await self._copy(connection, address)
+            if self._compare is not None and introduction is None:
+                introduction = await self._compare(address)
+            return await self._copy(connection, address, introduction)
 
     async def _until_safe(self) -> None:
         """The first word counts as a report: all that we have must be as safe as we promise."""
@@ -172,16 +179,16 @@ class Replica:
             async with asyncio.timeout(TICK_SECONDS):
                 await self._safer.wait()
 
-    async def _copy(self, connection: socket.socket, address: str) -> str:
+    async def _copy(self, connection: socket.socket, address: str, introduction: Introduction | None) -> str:
         now_ms = self._now_ms()
-        stream = ReplicaStream(self._store, times=self._times, now_ms=now_ms, window_bytes=self._window_bytes)
+        stream = ReplicaStream(
+            self._store, times=self._times, now_ms=now_ms, window_bytes=self._window_bytes, introduction=introduction
+        )
         loop = asyncio.get_running_loop()
         await loop.sock_sendall(connection, stream.hello(now_ms))
         self.own_address = shown_address(*connection.getsockname()[:2])
-        self._show(ReplicaState(address, True, stream.primary_end, None))
-        if self._said_copying != (address, self._store.copy_end):
-            self._said_copying = (address, self._store.copy_end)
-            log.info("copying the log of %s from %d on", *self._said_copying)
+        if stream.is_accepted:
+            self._begin(address, stream)
         self._unsaid, self._heard = b"", False
         hearing: asyncio.Future[None] = loop.create_future()
         speaking = loop.create_task(self._report(connection, stream))
@@ -203,6 +210,15 @@ class Replica:
             return "there is another primary"
         return "it closed the connection" if self._heard else CLOSED_AT_ONCE
 
+    def _begin(self, address: str, stream: ReplicaStream) -> None:
+        """The stream begins."""
+        self._show(ReplicaState(address, True, stream.primary_end, None))
+        if self._said_copying != (address, self._store.copy_end):
+            self._said_copying = (address, self._store.copy_end)
+            log.info("copying the log of %s from %d on", *self._said_copying)
+            if stream.uncounted:
+                log.error("this slave does not count for acknowledgements of %s: %s", address, stream.uncounted)
+
     def _hear(self, connection: socket.socket, stream: ReplicaStream, ended: asyncio.Future[None]) -> None:
         """Once in a turn of the loop, and no task is woken: bytes come thousands of times a second."""
         if ended.done():
@@ -221,12 +237,15 @@ class Replica:
     def _take(self, connection: socket.socket, stream: ReplicaStream, received: int) -> None:
         self._heard = True
         now_ms = self._now_ms()
+        was_accepted = stream.is_accepted
         stream.filled(received, now_ms)
+        if stream.is_accepted and not was_accepted and self._address is not None:
+            self._begin(self._address, stream)
         if stream.primary_end != self.state.primary_end:
             self._show(replace(self.state, primary_end=stream.primary_end))
         if not self._unsaid:
             self._say(connection, stream.report(now_ms))
-        if self._store.copy_end >= stream.primary_end:
+        if stream.is_accepted and self._store.copy_end >= stream.primary_end:
             self.level_ms = now_ms
             self._on_caught_up()
 

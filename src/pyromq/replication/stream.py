@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pyromq.errors import PyroMQError
+from pyromq.errors import BadFrame, PyroMQError
+from pyromq.replication.admission import Greeting
 from pyromq.replication.arrival import Checked, StreamDamaged, begun_size, check_arrived
 from pyromq.replication.followers import Followers
 from pyromq.replication.frames import (
+    HELLO,
     MAX_PUSH,
     Push,
     PushReader,
@@ -19,6 +21,8 @@ from pyromq.replication.frames import (
     encode_grant,
     encode_report,
 )
+from pyromq.replication.identity import Identity
+from pyromq.replication.introduction import Introduction
 from pyromq.replication.joining import first_position
 from pyromq.replication.log import CopyLog, ReadLog
 
@@ -57,6 +61,10 @@ class Ahead(PyroMQError):
     """The replica has more than the primary: it has led, or copies another log."""
 
 
+class Displaced(PyroMQError):
+    """The same follower has a newer connection."""
+
+
 class Span(NamedTuple):
     """Bytes of the log that are to be sent now; without length a sign of life."""
 
@@ -83,10 +91,11 @@ class PrimaryStream:
         whole_log: bool,
         times: StreamTimes,
         now_ms: int,
-        machine: str = "",
+        greeting: Greeting | None = None,
     ) -> None:
+        """Without a `greeting` the follower is served and never counts."""
         self.name = name
-        self._machine = machine
+        self.greeting = greeting
         self._log = log
         self._reports = ReportReader()
         self._batch_bytes = batch_bytes
@@ -104,7 +113,12 @@ class PrimaryStream:
         self.next_position: int | None = None
 
     def received(self, data: bytes, followers: Followers, now_ms: int) -> Followers:
-        """What the replica said. Raises BadFrame, Ahead."""
+        """What the replica said. Raises BadFrame, Ahead, Refused, Displaced."""
+        if self.next_position is None and self.greeting is not None and not self.greeting.is_over:
+            self.greeting.feed(data, followers, now_ms)
+            if not self.greeting.is_over:
+                return followers
+            data = self.greeting.rest()
         words = self._reports.feed(data)
         self.observes |= words.observes
         if words.first is not None and self.next_position is None:
@@ -117,7 +131,25 @@ class PrimaryStream:
         self._heard_ms = now_ms
         if self.observes:
             return followers
+        if self.name not in followers.by_name:
+            raise Displaced(f"{self.name} is an older connection of a follower that has a newer one")
         return followers.heard(self.name, words.newest, now_ms, level_ms=self._level_ms(words.newest, now_ms))
+
+    @property
+    def is_follower(self) -> bool:
+        """Return whether it has joined the followers."""
+        return self.next_position is not None and not self.observes
+
+    def take_answer(self) -> bytes:
+        """Return the frames of the handshake that are to be sent to the follower now."""
+        if self.greeting is None:
+            return b""
+        answer, self.greeting.answer = self.greeting.answer, b""
+        return answer
+
+    @property
+    def identity(self) -> Identity | None:
+        return self.greeting.identity if self.greeting is not None else None
 
     def _level_ms(self, reported: int, now_ms: int) -> int | None:
         """When the log was no longer than what the replica has, as far as this report shows it for the first time.
@@ -136,6 +168,8 @@ class PrimaryStream:
 
     def _begin(self, reported: int, followers: Followers, now_ms: int) -> Followers:
         log = self._log
+        if self.greeting is not None:
+            self.greeting.check_first(reported)
         whole_log = self._whole_log or self.observes
         start = first_position(reported, log.log_start, log.log_end, log.last_segment_start, whole_log=whole_log)
         if start is None:
@@ -147,7 +181,16 @@ class PrimaryStream:
         if self.observes:
             self._asked_to = start  # it asks for all that it is sent
             return followers
-        return followers.joined(self.name, start, now_ms, reported=reported, machine=self._machine)
+        return self._join(start, reported, followers, now_ms)
+
+    def _join(self, start: int, reported: int, followers: Followers, now_ms: int) -> Followers:
+        greeting = self.greeting
+        if greeting is None:
+            return followers.joined(self.name, start, now_ms, reported=reported)
+        followers = greeting.take_in(followers, now_ms)
+        return followers.joined(
+            self.name, start, now_ms, reported=reported, identity=greeting.identity, proved=greeting.has_begun
+        )
 
     def check_silence(self, now_ms: int) -> None:
         """Raises Silence."""
@@ -186,7 +229,9 @@ class PrimaryStream:
         self.next_position = span.position + span.length
         if self._goal is None:
             self._goal = _Goal(self._log.log_end, now_ms)
-        return followers if self.observes or not span.length else followers.sent(self.name, self.next_position)
+        if self.observes or not span.length or self.name not in followers.by_name:
+            return followers
+        return followers.sent(self.name, self.next_position)
 
 
 class ReplicaStream:
@@ -200,8 +245,11 @@ class ReplicaStream:
         now_ms: int,
         window_bytes: int | None = None,
         max_push: int = MAX_PUSH,
+        introduction: Introduction | None = None,
     ) -> None:
+        """With an `introduction` the stream begins with a handshake: the primary must be one of ours."""
         self._log = log
+        self._introducing = introduction.begin(log) if introduction is not None else None
         self._pushes = PushReader(max_push)
         self._times = times
         self._heard_ms = self._said_ms = self._fed_ms = now_ms
@@ -212,6 +260,9 @@ class ReplicaStream:
         #: The beginning of a record whose rest is still to come.
         self._begun = bytearray()
         self._has_heard = False
+        #: The first report after a handshake.
+        self._due = b""
+        self._uncounted = ""
         #: Behind the last byte that the primary sent.
         self.primary_end = log.copy_end
 
@@ -222,7 +273,22 @@ class ReplicaStream:
         """
         log = self._log
         assert log.is_empty or log.copy_safe >= log.copy_end, "what is not safe yet must not be reported"
-        return self._say(0 if log.is_empty else log.copy_end, now_ms) + self._ask()
+        if self._introducing is not None:
+            return self._introducing.take_unsaid()
+        return self._first_report(now_ms)
+
+    def _first_report(self, now_ms: int) -> bytes:
+        return self._say(0 if self._log.is_empty else self._log.copy_end, now_ms) + self._ask()
+
+    @property
+    def is_accepted(self) -> bool:
+        """Return whether the primary has taken us in: without a handshake it does not say so."""
+        return self._introducing is None
+
+    @property
+    def uncounted(self) -> str:
+        """Return why this follower does not count for acknowledgements; empty if it counts, or nothing is known."""
+        return self._uncounted
 
     # --- taking ------------------------------------------------------------------------------------------------------
 
@@ -244,6 +310,9 @@ class ReplicaStream:
             self._take(push, now_ms)
 
     def _take(self, push: Push, now_ms: int) -> None:
+        if self._introducing is not None or push.position < 0:
+            self._be_introduced(push, now_ms)
+            return
         self._check_place(push)
         self._has_heard = True
         if push.data:
@@ -253,6 +322,16 @@ class ReplicaStream:
         data = self._complete(push.data) if self._begun else push.data
         if data:
             self._begun += data[self._append(data) :]
+
+    def _be_introduced(self, push: Push, now_ms: int) -> None:
+        """Raises BadFrame, Refused."""
+        if self._introducing is None or push.position != HELLO:
+            raise BadFrame(f"a primary sends position {push.position} in the place of a handshake, or a handshake late")
+        self._introducing.take(bytes(push.data))
+        self._due += self._introducing.take_unsaid()
+        if self._introducing.is_over:
+            self._uncounted, self._introducing = self._introducing.uncounted, None
+            self._due += self._first_report(now_ms)
 
     def _check_place(self, push: Push) -> None:
         log = self._log
@@ -327,6 +406,9 @@ class ReplicaStream:
                 f"the rest of the record at {self._log.copy_end} has not come for {now_ms - self._fed_ms} ms: its "
                 "length may have been damaged on the way"
             )
+        if self._due or self._introducing is not None:
+            due, self._due = self._due, b""
+            return due
         safe = 0 if self._log.is_empty else self._log.copy_safe
         if safe > self._reported or now_ms - self._said_ms >= self._times.heartbeat:
             return self._say(max(safe, self._reported), now_ms) + self._ask()

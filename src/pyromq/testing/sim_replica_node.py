@@ -8,10 +8,14 @@ from dataclasses import replace
 from enum import Enum, auto
 from pathlib import Path
 
-from pyromq.broker.leadership import LeadershipFile
+from pyromq.auth.group_secret import GroupSecret
+from pyromq.broker.leadership import LeadershipFile, Member
 from pyromq.broker.leading import Leading, Verdict, extent_of, judge
 from pyromq.clock import ManualClock
 from pyromq.config import BrokerConfig, FlushConfig, StoreConfig
+from pyromq.replication.admission import Admission, Itself
+from pyromq.replication.identity import Identity
+from pyromq.replication.introduction import Introduction
 from pyromq.replication.joining import Epoch, LogExtent
 from pyromq.replication.store_log import StoreLog
 from pyromq.store.aside import put_log_aside
@@ -21,6 +25,7 @@ from pyromq.testing.sim_disk import PowerCut, SimDisk
 from pyromq.wire.bodies.epochs import BrokerEpochs
 
 SEGMENT = 4096
+SECRET = GroupSecret(b"of the simulation")
 
 
 class Planted(Enum):
@@ -78,6 +83,9 @@ class Node:
         self.fails_soon = False
         #: Unique like the random names of real lives, and the same for one seed.
         self._life_names = itertools.count(1)
+        self._nonces = itertools.count(1)
+        #: How often it has started: each time it is another process.
+        self.starts = 0
         #: Bytes that were taken out of the log on purpose, and where they were.
         self.kept: list[tuple[int, bytes]] = []
         self._open()
@@ -89,6 +97,34 @@ class Node:
         self.log = StoreLog(self.store)
         file = LeadershipFile(self.disk, self.store.paths.config, lambda: self.name)
         self.leading = Leading(file, self._given, lambda: f"{next(self._life_names):x}")
+        self.starts += 1
+
+    # --- as a primary, and as a follower -----------------------------------------------------------------------------
+
+    def admission(self, heartbeat_ms: int) -> Admission:
+        """The rules by which it takes followers in."""
+        given, known = self._given, self.leading.known
+        return Admission(
+            self.log, itself=lambda: Itself(given.cluster, given.name, known.member, self.name),
+            epochs=lambda: self.leading.epochs, secret=SECRET, write_down=self._write_down, heartbeat_ms=heartbeat_ms,
+            nonce=self._nonce,
+        )  # fmt: skip
+
+    def introduction(self, primary: BrokerEpochs) -> Introduction:
+        """What it tells a primary with whose log it has compared its own."""
+        given, broker_id = self._given, self.leading.config.broker_id or 1
+        return Introduction(
+            cluster=given.cluster, name=given.name,
+            identity=Identity(self.leading.known.member, broker_id, self.name, "", str(self.starts)),
+            epochs=self.leading.epochs, primary=primary.member, primary_start=primary.start, secret=SECRET,
+            expects_proof=True, nonce=self._nonce,
+        )  # fmt: skip
+
+    def _nonce(self) -> str:
+        return f"{self.name} {next(self._nonces)}"
+
+    def _write_down(self, identity: Identity) -> None:
+        self.leading.heard_of([Member(identity.address, identity.broker_id, identity.ha_address, identity.member)])
 
     # --- its log -----------------------------------------------------------------------------------------------------
 
@@ -127,7 +163,7 @@ class Node:
         return b"".join(parts)
 
     def is_level(self, other: Node) -> bool:
-        return self.end == other.end
+        return self.end == other.end or (self.log.is_empty and other.log.is_empty)
 
     def lead(self) -> None:
         """Every time it begins, it is somebody else."""

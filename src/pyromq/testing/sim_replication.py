@@ -10,7 +10,8 @@ every step:
 - no report goes back, or beyond what was sent;
 - `replicated` claims nothing that the replica would not have after its crash, given how it flushes;
 - what was promised stays: whoever leads next has it, byte for byte;
-- one replica counts once, whatever became of its older connections, and a stranger does not count;
+- one replica counts once, whatever became of its older connections, and a connection without an identity never;
+- every follower that counts is in the primary's leadership file;
 - what is cut or begun anew is kept aside;
 - a master that was replaced, and still takes messages, stands down when it hears of the other, and never the other way;
 - consumer progress never goes back;
@@ -31,12 +32,14 @@ from pyromq.broker.leading import Verdict, extent_of
 from pyromq.clock import ManualClock
 from pyromq.errors import BadFrame, DiskFull, OffsetNotFound, PyroMQError
 from pyromq.model.message import Draft
+from pyromq.replication.admission import Greeting
 from pyromq.replication.arrival import StreamDamaged
 from pyromq.replication.followers import Followers
 from pyromq.replication.frames import encode_report, push_head
+from pyromq.replication.identity import Refused
 from pyromq.replication.joining import CutBack, StartOver, way_back
 from pyromq.replication.progress_merge import Place, merge
-from pyromq.replication.stream import Ahead, Gap, PrimaryStream, ReplicaStream, Silence, StreamTimes
+from pyromq.replication.stream import Ahead, Displaced, Gap, PrimaryStream, ReplicaStream, Silence, StreamTimes
 from pyromq.testing.sim_disk import PowerCut
 from pyromq.testing.sim_network import SimLink
 from pyromq.testing.sim_replica_node import SEGMENT, Node, Planted
@@ -212,14 +215,21 @@ class World:
         now = self.now_ms
         stream = primary_stream_of(self.planted)(
             name, self.primary.log, batch_bytes=self.batch_bytes, whole_log=self.whole_log, times=TIMES, now_ms=now,
-            machine="" if self.planted is Planted.COUNT_CONNECTIONS else MACHINE,
+            greeting=Greeting(self.primary.admission(TIMES.heartbeat), MACHINE),
         )  # fmt: skip
         self.lines[name] = Line(self.link, stream)
         log = self.replica.log
         kind = replica_stream_of(self.planted)
-        self.taking = kind(log, times=TIMES, now_ms=now, window_bytes=self.window, max_push=SEGMENT)
+        self.taking = kind(
+            log, times=TIMES, now_ms=now, window_bytes=self.window, max_push=SEGMENT,
+            introduction=self.replica.introduction(self.primary.told()),
+        )  # fmt: skip
         self.link.b.send(self.taking.hello(now))
         self.say(f"{self.replica.name} connects with {log.copy_end}")
+        for _ in range(self.rng.choice((0, 3, 3, 3))):  # most handshakes are quick
+            self.do_to_primary()
+            self.do_to_replica()
+            self.do_report()
 
     def agree(self) -> None:
         """What both sides do before they connect: compare their logs by epochs."""
@@ -260,7 +270,7 @@ class World:
         try:
             if data:
                 self.taking.received(data, self.now_ms)
-        except (BadFrame, Gap, Ahead, StreamDamaged, DiskFull) as error:
+        except (BadFrame, Gap, Ahead, StreamDamaged, DiskFull, Refused) as error:
             self.say(f"stops: {type(error).__name__}")
             self.disconnect()
         finally:
@@ -281,12 +291,15 @@ class World:
         self.link.b.send(said)
 
     def do_to_primary(self) -> None:
+        self.acting = self.primary
         for name, line in list(self.lines.items()):
             data = line.link.a.receive()
             try:
                 if data:
                     self.followers = line.stream.received(data, self.followers, self.now_ms)
-            except (BadFrame, Ahead) as error:
+                    line.link.a.send(line.stream.take_answer())
+            except (BadFrame, Ahead, Refused, Displaced) as error:
+                line.link.a.send(line.stream.take_answer())
                 if isinstance(error, BadFrame) and name.startswith(MACHINE):
                     raise AssertionError(f"a report went wrong: {error}") from error
                 self.say(f"{name} {type(error).__name__}")
@@ -322,15 +335,18 @@ class World:
         self.clock.advance(1.5)  # a store does not ask a full disk all the time
 
     def do_stranger(self) -> None:
-        """Somebody who is no replica, and claims to have everything. (One that claims what it was sent is believed.)"""
+        """A connection without an identity claims to have everything, or more than that."""
         self.connections += 1
         name = f"10.9.9.9:{self.connections}"
         stream = primary_stream_of(self.planted)(
             name, self.primary.log, batch_bytes=self.batch_bytes, whole_log=self.whole_log, times=TIMES,
-            now_ms=self.now_ms, machine="10.9.9.9",
+            now_ms=self.now_ms, greeting=Greeting(self.primary.admission(TIMES.heartbeat), "10.9.9.9"),
         )  # fmt: skip
         link = SimLink(self.rng)
         self.lines[name] = Line(link, stream)
+        if self.rng.random() < 0.5:
+            link.b.send(encode_report(self.primary.end))
+            return
         link.b.send(encode_report(0))
         link.b.send(encode_report(self.primary.end + self.rng.choice((1 << 20, 1 << 60))))
 
@@ -375,7 +391,7 @@ class World:
         self.crash(self.acting, with_power=True)
 
     def crash(self, node: Node, *, with_power: bool) -> None:
-        reported = max((one.reported for one in self.followers.by_name.values()), default=0)
+        reported = max((one.confirmed for one in self.followers.by_name.values() if one.identity), default=0)
         self.say(f"crash of {node.name} {'power' if with_power else 'kill'}")
         if with_power and not node.sync:
             self.weak, self.weak_until = node, max(self.promised, node.end)  # it may have reported all it had
@@ -402,6 +418,8 @@ class World:
             self.say(f"{replica.name} is promoted by hand")
             self.promote_replica()
             self.hear_of_another(old)
+            if self.rng.random() < 0.3 and self._power_may_fail(self.primary):
+                self.crash(self.primary, with_power=True)
 
     def promote_replica(self) -> None:
         """With a number that has not been."""
@@ -484,6 +502,9 @@ class World:
     def check(self) -> None:
         primary, replica = self.primary, self.replica
         claimed = self.followers.replicated(2, primary.end)
+        written = {one.member for one in primary.leading.known.members}
+        for one in self.followers.by_name.values():
+            assert one.identity is None or one.identity.member in written, f"{one.name} counts and is not written down"
         assert self.followers.replicated(3, primary.end) == 0, "one replica counts as two"
         if replica is not self.weak:
             assert claimed <= replica.log.copy_safe or not claimed, (
@@ -537,7 +558,10 @@ class World:
 
     def check_healed(self) -> None:
         primary, replica = self.primary, self.replica
-        assert replica.end == primary.end, f"{replica.name} stays at {replica.end}, the log ends at {primary.end}"
+        are_empty = replica.log.is_empty and primary.log.is_empty
+        assert are_empty or replica.end == primary.end, (
+            f"{replica.name} stays at {replica.end}, the log ends at {primary.end}"
+        )
         self.compare(0)
         if primary.end > primary.start:
             claimed = self.followers.replicated(2, primary.end)

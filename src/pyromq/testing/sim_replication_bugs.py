@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pyromq.errors import BadFrame
 from pyromq.records.scan import Stop, scan
 from pyromq.replication.arrival import Checked
 from pyromq.replication.followers import Followers
+from pyromq.replication.identity import Identity
 from pyromq.replication.stream import PrimaryStream, ReplicaStream, Span
 from pyromq.testing.sim_replica_node import SEGMENT, Planted
 
@@ -16,6 +18,10 @@ class BelieveSent(PrimaryStream):
 
 
 class BelieveStrangers(PrimaryStream):
+    def _join(self, start: int, reported: int, followers: Followers, now_ms: int) -> Followers:
+        identity = Identity(self.name, 0, self.name)
+        return followers.joined(self.name, start, now_ms, reported=reported, identity=identity, proved=True)
+
     def received(self, data: bytes, followers: Followers, now_ms: int) -> Followers:
         if self.name in followers.by_name:
             followers = followers.sent(self.name, max(1 << 61, followers.by_name[self.name].sent))
@@ -37,16 +43,26 @@ class ResendFromSegment(PrimaryStream):
 
 
 class StartCountsAsCopied(PrimaryStream):
-    def _begin(self, reported: int, followers: Followers, now_ms: int) -> Followers:
-        followers = super()._begin(reported, followers, now_ms)
-        assert self.next_position is not None
-        return followers.left(self.name).joined(self.name, self.next_position, now_ms, machine=self._machine)
+    def _join(self, start: int, reported: int, followers: Followers, now_ms: int) -> Followers:
+        followers = super()._join(start, reported, followers, now_ms)
+        self._joined = followers.joined(self.name, start, now_ms, identity=self.identity, proved=True)
+        return self._joined
 
     def received(self, data: bytes, followers: Followers, now_ms: int) -> Followers:
-        words = data[:8]
-        if self.next_position is None and len(data) == 8:
-            return self._begin(int.from_bytes(words, "big"), followers, now_ms)
-        return super().received(data, followers, now_ms)
+        """A first report from below the start is none."""
+        is_new = self.next_position is None
+        try:
+            return super().received(data, followers, now_ms)
+        except BadFrame:
+            if is_new and self.next_position is not None:
+                return self._joined
+            raise
+
+
+class CountConnections(PrimaryStream):
+    def _join(self, start: int, reported: int, followers: Followers, now_ms: int) -> Followers:
+        identity = Identity(self.name, 0, self.name)
+        return followers.joined(self.name, start, now_ms, reported=reported, identity=identity, proved=True)
 
 
 class SkipCrc(ReplicaStream):
@@ -90,7 +106,7 @@ class ReportUnsynced(ReplicaStream):
 
 class HelloBeforeSync(ReplicaStream):
     def hello(self, now_ms: int) -> bytes:
-        return self._say(0 if self._log.is_empty else self._log.copy_end, now_ms) + self._ask()
+        return self._introducing.take_unsaid() if self._introducing is not None else self._first_report(now_ms)
 
 
 _PRIMARY: dict[Planted | None, type[PrimaryStream]] = {
@@ -98,6 +114,7 @@ _PRIMARY: dict[Planted | None, type[PrimaryStream]] = {
     Planted.BELIEVE_STRANGERS: BelieveStrangers,
     Planted.RESEND_FROM_SEGMENT: ResendFromSegment,
     Planted.START_COUNTS_AS_COPIED: StartCountsAsCopied,
+    Planted.COUNT_CONNECTIONS: CountConnections,
 }
 _REPLICA: dict[Planted | None, type[ReplicaStream]] = {
     Planted.SKIP_CRC: SkipCrc,

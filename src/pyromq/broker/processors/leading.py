@@ -186,14 +186,14 @@ class LeadingProcessor:
     async def _refuse_loss(self) -> None:
         """Ask every known member. Raise NotNow if one has more, or may have acknowledged messages and is silent."""
         leading, known = self._leading, self._leading.known.members
-        answers = await self._others.survey()
+        answers = await self._others.survey(before_leading=True)
         told = (one for answer in answers for one in answer.told.members or ())
         named = [Member(one.address, one.broker_id, one.ha_address, one.member) for one in told]
         fresh = [one for one in self._unknown(named) if not has_answered(one, answers)]
         if fresh:
             leading.heard_of(fresh)
             known = (*known, *fresh)
-            answers = await self._others.survey()
+            answers = await self._others.survey(before_leading=True)
         knows_leader = leading.waits or any(one.broker_id == 0 for one in known)
         end = self._store.log.end
         candidate = Candidate(leading.extent(self._store.log.start, end), leading.least_copies, not leading.waits)
@@ -293,6 +293,8 @@ class LeadingProcessor:
         listed = ", ".join(f"{one.address} (id {one.broker_id})" for one in known) or "none"
         if not found or not request.member:
             raise BadRequest(f"{request.member!r} is no known member of this name: there is {listed}")
+        if any(self._copies.counts(one) for one in found):
+            raise NotNow(f"{request.member} copies this log now and counts for acknowledgements: stop it first")
         log.warning("%s asks this broker to forget the member %s: %s", peer.address, request.member, request.reason)
         for one in found:
             self._leading.forget(one)

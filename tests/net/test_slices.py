@@ -159,3 +159,49 @@ async def _endless() -> None:
     async with job() as one:
         while True:
             await one.next_slice()
+
+
+def test_a_caller_with_many_jobs_makes_another_wait_for_one_of_them() -> None:
+    async def story() -> None:
+        cpu = Cpu()
+        done: list[str] = []
+
+        def handle(command: Command, peer: Peer) -> Answer:
+            return work(peer.address)
+
+        async def work(name: str) -> Response:
+            async with job() as one:
+                for _ in range(3):
+                    cpu.work()
+                    await one.pause()
+                done.append(name)
+            return Response()
+
+        home = Home(handle)
+        greedy, modest = FakeTransport(home, ("10.0.0.1", 1)), FakeTransport(home, ("10.0.0.2", 1))
+        greedy.feed(b"".join(request(correlation_id=number) for number in range(50)))
+        modest.feed(request())
+        await turns(400)
+        assert len(done) == 51
+        assert done.index("10.0.0.2:1") <= 2 * MAX_JOBS
+
+    run(story())
+
+
+def test_jobs_whose_caller_went_away_are_not_begun() -> None:
+    async def story() -> None:
+        begun: list[int] = []
+
+        async def work(number: int) -> None:
+            async with job() as one:
+                begun.append(number)
+                await one.next_slice()
+
+        tasks = [asyncio.ensure_future(work(number)) for number in range(20)]
+        await turns(1)
+        for task in tasks[:-1]:
+            task.cancel()
+        await asyncio.wait(tasks)
+        assert begun == [19]
+
+    run(story())

@@ -27,7 +27,7 @@ from pyromq.net.compiled import KERNEL
 from pyromq.net.home import Handle, Home
 from pyromq.net.outbox import CHUNK_BYTES, Outbox
 from pyromq.net.service import answer_for
-from pyromq.net.slices import SLICE_SECONDS, slices_of
+from pyromq.net.slices import CALLER, SLICE_SECONDS, slices_of
 from pyromq.net.tcp_state import is_sent_in_vain
 from pyromq.wire.command import FLAG_ANSWER, FLAG_ONE_WAY, Command
 from pyromq.wire.frames import body_pieces, decode_frame, encode_frame, encode_head, frame_end
@@ -410,7 +410,9 @@ class Connection(asyncio.BufferedProtocol):
     # --- answers -----------------------------------------------------------------------------------------------------
 
     def _answer_later(self, command: Command, answer: Awaitable[Response | None], size: int) -> None:
+        before = CALLER.set(self)
         waiting = asyncio.ensure_future(answer, loop=self._loop)
+        CALLER.reset(before)
         size += WAITING_BYTES
         self._in_flight[waiting] = command.flags
         self._in_flight_bytes += size

@@ -9,7 +9,8 @@ not read from meanwhile. A handler whose answer takes long works in slices:
             await one.pause()
 
 Connections that come while the slice of this turn is used up wait too, and go first: they have used nothing yet. Jobs
-run a few at a time in the order in which they were asked for, because each keeps its unfinished answer in memory.
+run a few at a time, because each keeps its unfinished answer in memory, and callers take turns: one that asks for a
+thousand jobs at once makes another one wait for one of them.
 
 Work is measured in CPU time of the thread: a machine that is busy otherwise makes nothing wait here.
 """
@@ -20,6 +21,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
+from contextvars import ContextVar
 from functools import partial
 from weakref import WeakKeyDictionary
 
@@ -34,6 +36,8 @@ MAX_JOBS = 2
 MAX_ANSWER_BYTES = (16 << 20) - (256 << 10)
 
 Step = Callable[[], None]
+#: The connection whose request is being answered.
+CALLER: ContextVar[object] = ContextVar("caller", default=None)
 
 
 class Slices:
@@ -47,7 +51,10 @@ class Slices:
         self._heavy: deque[Step] = deque()
         self._light: deque[Step] = deque()
         self._is_due = False
-        self._jobs = asyncio.Semaphore(MAX_JOBS)
+        #: Jobs that are under way; those that wait, by caller; and the callers in the order of their turns.
+        self._jobs = 0
+        self._waiting: dict[object, deque[asyncio.Future[None]]] = {}
+        self._callers: deque[object] = deque()
 
     @property
     def is_spent(self) -> bool:
@@ -85,10 +92,42 @@ class Slices:
     @contextlib.asynccontextmanager
     async def job(self) -> AsyncIterator[Job]:
         """Wait until one more job may begin."""
-        async with self._jobs:
+        await self._wait_for_job()
+        try:
             job = Job(self)
             await job.next_slice()
             yield job
+        finally:
+            self._jobs -= 1
+            self._begin_jobs()
+
+    async def _wait_for_job(self) -> None:
+        turn: asyncio.Future[None] = self._loop.create_future()
+        caller = CALLER.get()
+        if caller not in self._waiting:
+            self._waiting[caller] = deque()
+            self._callers.append(caller)
+        self._waiting[caller].append(turn)
+        self._begin_jobs()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():  # it was this one's turn
+                self._jobs -= 1
+                self._begin_jobs()
+            raise
+
+    def _begin_jobs(self) -> None:
+        while self._callers and self._jobs < MAX_JOBS:
+            caller = self._callers.popleft()
+            turn = self._waiting[caller].popleft()
+            if self._waiting[caller]:
+                self._callers.append(caller)
+            else:
+                del self._waiting[caller]
+            if not turn.done():  # it is, if the handler was cancelled
+                self._jobs += 1
+                turn.set_result(None)
 
 
 class Job:

@@ -18,11 +18,12 @@ from proving import epochs_of, proved
 from pyromq.auth.group_secret import GroupSecret, read_group_secret
 from pyromq.auth.proofs import prove_question, prove_role_request
 from pyromq.broker import fencing, master_search
-from pyromq.broker.admission import Admission
+from pyromq.broker.admission import Admission, is_this_machine
 from pyromq.broker.others import MAX_REGISTERED
 from pyromq.broker.replicating import Replicating
+from pyromq.broker.trust import host_of
 from pyromq.config import BrokerConfig
-from pyromq.errors import NoPermission
+from pyromq.errors import CallFailed, NoPermission
 from pyromq.net.service import Handler
 from pyromq.replication.frames import PUSH
 from pyromq.store.paths import StorePaths
@@ -321,6 +322,22 @@ def test_a_slave_stays_with_its_master_when_a_name_server_names_a_stranger(tmp_p
     told(tmp_path, story, "SYNC_MASTER")
 
 
+def test_the_log_is_copied_where_the_master_says_not_where_a_name_server_does(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        await settle(scene)
+        master, copies = scene.of("a").address, copies_of(scene, "b")
+        async with Stranger(scene).running() as stranger:
+            copies.master_is_at(stranger.ha_address, master)  # as for the first master that is named
+            with pytest.raises(CallFailed, match="gives its log at"):
+                await copies._compare(stranger.ha_address)
+            assert copies.follows == (copies_of(scene, "a").address, master)
+            await scene.send("second")
+            await scene.follows("b", "a")
+            assert scene.bodies("b") == ["first", "second"]
+
+    told(tmp_path, story, "ASYNC_MASTER")
+
+
 def test_a_slave_without_a_master_copies_nothing_of_a_stranger(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         await settle(scene)
@@ -467,3 +484,19 @@ def test_of_many_brokers_at_a_name_server_a_bounded_number_is_asked(tmp_path: Pa
         assert list(await others.registered()) == list(range(1, MAX_REGISTERED + 1))
 
     told(tmp_path, story, "ASYNC_MASTER")
+
+
+@pytest.mark.parametrize(
+    ("address", "host"),
+    [
+        ("10.0.0.1:1", "10.0.0.1"), ("[::ffff:10.0.0.1]:1", "10.0.0.1"), ("[::1]:1", "::1"),
+        ("[fe80::1%eth0]:1", "fe80::1"), ("name:1", "name"), ("?", "?"),
+    ],
+)  # fmt: skip
+def test_a_host_has_one_form(address: str, host: str) -> None:
+    assert host_of(address) == host
+
+
+@pytest.mark.parametrize(("host", "is_ours"), [("127.0.0.1", True), ("::1", True), ("192.0.2.1", False), ("?", False)])
+def test_only_own_addresses_are_this_machine(host: str, is_ours: bool) -> None:
+    assert is_this_machine(host) is is_ours

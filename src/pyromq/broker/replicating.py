@@ -326,6 +326,7 @@ class Replicating:
             self._agreed = None
             return None
         self._refuse_strangers(told, address)
+        self._refuse_another_stream(told, ha_address, address)
         await self._compare_messages(told, address)
         self._agree_with(told, address)
         self._leading.adopt(told)
@@ -346,6 +347,15 @@ class Replicating:
             epochs=self._leading.epochs, primary=told.member, primary_start=told.start,
             secret=self._others.trust.secret, expects_proof=not is_configured,
         )  # fmt: skip
+
+    def _refuse_another_stream(self, told: BrokerEpochs, ha_address: str, address: str) -> None:
+        """Follow the replication address that a trusted master tells, not one that a name server adds to its address.
+
+        Raises CallFailed.
+        """
+        if told.ha_address and told.ha_address != ha_address and not self.follows_settings:
+            self.master_is_at(told.ha_address, address)
+            raise CallFailed(f"{address} gives its log at {told.ha_address}, not at {ha_address}")
 
     def _refuse_to_forget(self, address: str) -> None:
         """Raises Parted: without epochs on both sides nothing shows where two logs part."""

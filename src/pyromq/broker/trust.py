@@ -8,6 +8,7 @@ its log, or its list of members; name servers only say where to ask.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import socket
 from collections.abc import Iterable
 from dataclasses import replace
@@ -104,11 +105,13 @@ class Trust:
 
 
 def host_of(address: str) -> str:
-    """Return the host of `host:port`, without brackets; the text itself if it is no address."""
+    """Return the host of `host:port`, an IPv4 address in its own form; the text itself if it is no address."""
     try:
-        return parse_address(address)[0]
+        host = parse_address(address)[0].partition("%")[0]
     except ValueError:
         return address
+    mapped = ipaddress.IPv6Address(host).ipv4_mapped if ":" in host and is_ip_address(host) else None
+    return str(mapped or host)
 
 
 async def resolved(hosts: Iterable[str]) -> frozenset[str]:

@@ -27,6 +27,7 @@
     │   ├── NotSupported             nobody here knows this request
     │   ├── SystemBusy               too much to do right now: try again, or another broker
     │   ├── NotNow                   this server cannot do that in its present state
+    │   │   └── QueueRebuilding      a damaged consume queue is being derived from the log: try again soon
     │   ├── EpochTooOld              a promotion with a number that has been: ask with a larger one
     │   ├── NotEnoughReplicas        too few copies are in sync for a message to be accepted
     │   ├── SlavesLate               stored here, and perhaps nowhere else: slaves did not report it in time
@@ -287,6 +288,10 @@ class SystemBusy(ServiceError):
 
 class NotNow(ServiceError):
     code = 14  # SERVICE_NOT_AVAILABLE
+
+
+class QueueRebuilding(NotNow):
+    """A consume queue was damaged and is being derived from the log: the same read succeeds soon."""
 
 
 class EpochTooOld(ServiceError):

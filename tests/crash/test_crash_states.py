@@ -142,8 +142,8 @@ BUGS = [
     Bug(
         "any index is kept",
         Start,
-        "_recover_index",
-        "self.index.keep_synced(point.index_to, point.index_file)",
+        "_keep_index",
+        "index.keep_synced(point.index_to, point.index_file)",
         "True",
         seed=59,
     ),

@@ -142,13 +142,25 @@ def test_blanks_in_the_middle_do_not_hide_what_is_before_them() -> None:
     assert queue.min_offset == 53
 
 
-def test_a_run_with_a_gap_is_thrown_away_to_be_built_again() -> None:
+def test_of_a_run_with_a_gap_the_last_files_are_kept() -> None:
     disk = SimDisk()
     put(new_queue(disk), 25)
     disk.remove(DIRECTORY / f"{200:020d}")
     queue = new_queue(disk)
+    assert disk.names(DIRECTORY) == [f"{400:020d}"]
+    assert queue.has_lost_front
+    assert not queue.is_damaged
+
+
+def test_a_run_whose_last_file_is_wrong_is_thrown_away_to_be_built_again() -> None:
+    disk = SimDisk()
+    put(new_queue(disk), 25)
+    disk.remove(DIRECTORY / f"{200:020d}")
+    disk.plant(DIRECTORY / f"{400:020d}", bytes(100))
+    queue = new_queue(disk)
     assert disk.names(DIRECTORY) == []
     assert queue.max_offset == 0
+    assert queue.is_damaged
 
 
 def test_only_files_with_something_new_are_synced() -> None:

@@ -161,16 +161,18 @@ def test_a_damaged_entry_never_shows_a_wrong_message(entry: bytes) -> None:
     store = reopened({2 * 20: entry})
     assert entry_of(store, 1) == ENTRY.pack(118, 118, 0)
     assert bodies(store.read("orders", 0, 0)) == [b"0", b"1"]
-    with pytest.raises(CorruptStore, match=r"offset 2|position"):
-        store.read("orders", 0, 2)
     assert bodies(store.read("orders", 0, 3))[:2] == [b"3", b"4"]
+    with pytest.raises(CorruptStore, match=r"offset 2|position"):
+        store._read(store.queues.of_topic(b"orders")[0], 2, 1, 1, None)
+    assert bodies(store.read("orders", 0, 2))[:2] == [b"2", b"3"], "it is derived again from the log"
+    assert entry_of(store, 2) == ENTRY.pack(236, 118, 0)
 
 
 def test_a_damaged_queue_says_what_to_do() -> None:
     store = reopened({2 * 20: ENTRY.pack(0, 118, 0)})
     sentence = r"the entry of offset 2 does not match the log at position 40; .*nothing is lost"
     with pytest.raises(CorruptQueue, match=sentence):
-        store.read("orders", 0, 2)
+        store._read(store.queues.of_topic(b"orders")[0], 2, 1, 1, None)
 
 
 def test_a_damaged_record_is_not_the_queues_fault() -> None:

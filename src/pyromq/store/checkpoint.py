@@ -32,8 +32,15 @@ _SLOT = struct.Struct(
     "q"   # store time of the last synced record, ms
     "q"   # digest of all queues' next offsets, -1: not known
     "q"   # 1: written by a clean stop
+    "q"   # digest of all queues' first offsets, -1: not known, -2: a repair was under way
+    "q"   # digest of the index files, -1: not known
 )  # fmt: skip
-_MAGIC = b"PYROMQ\x00\x01"
+_MAGIC = b"PYROMQ\x00\x02"
+#: Points of the first version lack the last two fields.
+_SLOT_1 = struct.Struct(">8s9q")
+_MAGIC_1 = b"PYROMQ\x00\x01"
+UNKNOWN = -1
+REPAIRING = -2
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +63,11 @@ class RecoverPoint:
     #: itself. -1 when some of them were ahead of `queues_to`.
     queue_digest: int = -1
     clean: bool = False
+    #: A digest of where each queue begins (`QueueTable.start_digest`): a queue that lost its first file cannot tell by
+    #: itself. `REPAIRING` if queues were being derived again.
+    start_digest: int = UNKNOWN
+    #: A digest of the index files up to `index_file` (`KeyIndex.digest`).
+    index_digest: int = UNKNOWN
 
     @property
     def is_shown_whole(self) -> bool:
@@ -106,6 +118,8 @@ class RecoverPointFile:
             point.timestamp_ms,
             point.queue_digest,
             int(point.clean),
+            point.start_digest,
+            point.index_digest,
         )
         at = _SLOT_BYTES * (self._sequence % 2)
         slot = body + crc32(body, 0).to_bytes(4, "big")
@@ -125,11 +139,15 @@ class RecoverPointFile:
 
 
 def _read_slot(slot: bytes) -> tuple[int, RecoverPoint] | None:
-    body, crc = slot[: _SLOT.size], slot[_SLOT.size : _SLOT.size + 4]
-    if len(crc) != 4 or body[:8] != _MAGIC or crc32(body, 0) != int.from_bytes(crc, "big"):
+    form = _SLOT_1 if slot[:8] == _MAGIC_1 else _SLOT
+    body, crc = slot[: form.size], slot[form.size : form.size + 4]
+    if len(crc) != 4 or body[:8] not in (_MAGIC, _MAGIC_1) or crc32(body, 0) != int.from_bytes(crc, "big"):
         return None
-    _, sequence, log_start, synced, queues_to, index_to, index_file, at_ms, queue_digest, clean = _SLOT.unpack(body)
-    point = RecoverPoint(log_start, synced, queues_to, index_to, index_file, at_ms, queue_digest, bool(clean))
+    fields = form.unpack(body)
+    sequence, log_start, synced, queues_to, index_to, index_file, at_ms, queue_digest, clean = fields[1:10]
+    point = RecoverPoint(
+        log_start, synced, queues_to, index_to, index_file, at_ms, queue_digest, bool(clean), *fields[10:]
+    )
     return sequence, point
 
 

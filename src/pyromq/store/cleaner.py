@@ -128,7 +128,8 @@ class Cleaner:
             self._runner.submit(lambda path=path: self._disk.remove(path))  # type: ignore[misc]
             log.info("removed segment %s", path)
         for queue in self._queues:
-            queue.drop_before(start)
+            if not queue.is_suspect:  # what it says of its messages is not believed; its repair drops them
+                queue.drop_before(start)
         if self._index is not None:
             self._index.drop_before(start)
         self._removed.add(decision.remove)

@@ -19,7 +19,7 @@ from pyromq.errors import CorruptStore
 from pyromq.model.ids import QueueId
 from pyromq.store.disk import Disk
 from pyromq.store.queue_cursor import ENTRY, QueueCursor
-from pyromq.store.segmented_file import SegmentedFile
+from pyromq.store.segmented_file import Segment, SegmentedFile, is_position
 from pyromq.store.zeroes import last_nonzero, zero
 
 #: Room on the disk is taken in steps, not for a whole file: a broker may have thousands of queues with few messages.
@@ -62,6 +62,10 @@ class ConsumeQueue:
         self.found_below = 0
         #: Its files were not what a writer leaves, and were thrown away.
         self.is_damaged = False
+        #: Its last files are in order, and some before them are missing or were thrown away.
+        self.has_lost_front = False
+        #: It is not to be read until it has been derived from the log again.
+        self.is_suspect = False
         self._synced_to = 0
 
     # --- reading -----------------------------------------------------------------------------------------------------
@@ -119,6 +123,55 @@ class ConsumeQueue:
                 segment.file.sync()
         self._synced_to = to
 
+    # --- repair ------------------------------------------------------------------------------------------------------
+
+    def suspect(self) -> None:
+        """Let nobody read it, nor be told that its first messages are gone, until it has been derived again."""
+        self.is_suspect = True
+        self.min_offset = 0
+
+    def edges(self) -> list[int]:
+        """Return the offsets of the first and last entry in each file that was found on the disk, and of the first
+        message that is in the log."""
+        found = {self.min_offset} if self.min_offset < self.found_below else set()
+        for segment in list(self.files.segments):
+            first, last = segment.base // ENTRY.size, min(segment.end // ENTRY.size, self.found_below) - 1
+            found |= {first, last} if first <= last else set()
+        return sorted(found)
+
+    def has_front(self, log_start: int) -> bool:
+        """Is it certain that no file is missing before the first one? It begins with offset 0, with a message that is
+        gone, or with a blank."""
+        first = self.files.start // ENTRY.size
+        entry = self.entry(first)
+        return not first or entry is None or entry.is_blank or entry.position < log_start
+
+    def segment_for(self, offset: int) -> Segment | None:
+        """Return the file of an offset; one before the first file is made. Raises OSError."""
+        at = offset * ENTRY.size
+        while self.files.segments and at < self.files.start:
+            segment = self.files.create(self.files.start - self.files.file_bytes, reserve=True, durable=False)
+            self.files.prepend(segment)
+        return self.files.find(at)
+
+    def begin_at(self, offset: int) -> None:
+        """Its first message has this offset, as the log says; blanks stand before it in the file."""
+        self.min_offset = offset
+        first = self.files.start // ENTRY.size
+        for number in range(first, min(offset, first + self.file_entries)):
+            entry = self.entry(number)
+            if entry is None or entry.size:
+                break
+            self.overwrite(number, ENTRY.pack(0, BLANK_SIZE, 0))
+
+    def overwrite(self, offset: int, entry: bytes) -> None:
+        """Put an entry in the place of another one; the next sync makes it durable."""
+        segment = self.files.find(offset * ENTRY.size)
+        assert segment is not None
+        at = offset * ENTRY.size - segment.base
+        segment.buffer[at : at + ENTRY.size] = entry
+        self._synced_to = min(self._synced_to, offset)
+
     # --- recovery and retention --------------------------------------------------------------------------------------
 
     def load(self, log_start: int = 0) -> None:
@@ -129,9 +182,28 @@ class ConsumeQueue:
         except CorruptStore:
             if not self.files.writable:
                 raise
-            if not self._drop_returned(log_start):
+            if not self._drop_returned(log_start) and not self._keep_last_files():
                 self.discard()
                 self.is_damaged = True
+
+    def _keep_last_files(self) -> bool:
+        """Keep the last files that have no gap between them, because they tell the next offset; False if the very last
+        one is not in order. Files that are not of a queue are left alone."""
+        disk, directory, size = self.files.disk, self.files.directory, self.files.file_bytes
+        names = [name for name in disk.names(directory) if is_position(name)]
+        kept: list[int] = []
+        for name in reversed(names):
+            base = int(name)
+            if disk.size(directory / name) != size or base % size or (kept and base + size != kept[-1]):
+                break
+            kept.append(base)
+        if not kept:
+            return False
+        self.has_lost_front = len(kept) < len(names)
+        for name in names[: len(names) - len(kept)]:
+            disk.remove(directory / name)
+        self.files.adopt(kept[::-1])
+        return True
 
     def _drop_returned(self, log_start: int) -> bool:
         """Files that retention had removed, of which a crash brought back some and not others; False: no such gap."""
@@ -159,6 +231,7 @@ class ConsumeQueue:
         self.files.buffers = []
         self.cursor = QueueCursor()
         self.min_offset = self.found_below = self._synced_to = 0
+        self.is_suspect = False
 
     def find_end(self, is_good: Callable[[int, QueueEntry], bool]) -> int:
         """The offset behind the last good entry, where `is_good` holds for a first part of the queue and then never."""
@@ -235,18 +308,18 @@ class ConsumeQueue:
 
     def drop_before(self, log_start: int) -> None:
         """The log begins at a later position now: forget what points before it. Keeps the last file."""
-        self.min_offset = self._first_from(log_start)
+        self.min_offset = self.first_from(log_start)
         while len(self.files.segments) > 1 and self.files.segments[0].end <= self.min_offset * ENTRY.size:
             self.files.remove_first()
 
     def hide(self, position: int) -> None:
         """Forget the entries of messages from a position on. Their offsets stay given out, and are written again."""
-        offset, given_out = self._first_from(position), self.cursor.next_append
+        offset, given_out = self.first_from(position), self.cursor.next_append
         if offset < self.max_offset:
             self.cut(offset)
             self.cursor.next_append = given_out
 
-    def _first_from(self, position: int) -> int:
+    def first_from(self, position: int) -> int:
         """The first offset whose message is at or behind a position. Positions grow; blanks between them have none."""
         low, high = max(self.min_offset, self.files.start // ENTRY.size), self.max_offset
         answer = high

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from pyromq.clock import Clock
 from pyromq.config import StoreConfig
 from pyromq.records import layout, record
+from pyromq.records.checksum import crc32
 from pyromq.records.java_hash import key_hash, key_hash_by_parts
 from pyromq.records.plain import PlainRecord, plain_records
 from pyromq.records.properties import split_properties
@@ -30,6 +31,7 @@ from pyromq.store.compiled import KERNEL
 from pyromq.store.disk import Disk, MappedFile
 
 HEADER = struct.Struct(">qqqqii")
+_FACTS = struct.Struct(">6q")
 ENTRY = struct.Struct(">iqii")
 _SLOT = struct.Struct(">i")
 _SLOTS_AT = HEADER.size
@@ -133,6 +135,12 @@ class IndexFile:
         cursor.limit = cursor.count
         self.is_synced = False
 
+    def facts(self) -> tuple[int, int, int, int, int, int]:
+        cursor = self.cursor
+        return (
+            cursor.begin_ms, cursor.end_ms, cursor.begin_position, cursor.end_position, cursor.used_slots, cursor.count,
+        )  # fmt: skip
+
     def make_room(self, wanted: int) -> None:
         """Take disk for more entries. Raises OSError."""
         cursor = self.cursor
@@ -223,6 +231,16 @@ class KeyIndex:
                 file.is_synced = True
         self.files = kept
         return (int(kept[-1].name) if kept else 0) == last_file
+
+    def digest(self, last_file: int, log_start: int) -> int:
+        """Return a number that says which files there are up to one, and what their headers say. Files that only point
+        before the start of the log do not count."""
+        headers = [
+            file.name.encode() + _FACTS.pack(*file.facts())
+            for file in self.files
+            if int(file.name) <= last_file and file.cursor.end_position >= log_start
+        ]
+        return crc32(b"".join(headers), 0)
 
     def discard(self) -> None:
         for file in self.files:

@@ -28,6 +28,7 @@ from pyromq.clock import Clock, SystemClock
 from pyromq.config import StoreConfig
 from pyromq.errors import (
     CorruptLog,
+    CorruptQueue,
     DiskFull,
     IllegalMessage,
     NotNow,
@@ -45,6 +46,7 @@ from pyromq.store.beside import end_if_cancelled, uninterrupted
 from pyromq.store.checkpoint import AbortMark, CheckpointFile, RecoverPoint, RecoverPointFile
 from pyromq.store.cleaner import Cleaner
 from pyromq.store.commit_log import CommitLog
+from pyromq.store.consume_queue import ConsumeQueue
 from pyromq.store.disk import Disk, OsDisk, Usage
 from pyromq.store.dispatch_timing import DispatchTiming
 from pyromq.store.dispatcher import Dispatcher
@@ -55,6 +57,7 @@ from pyromq.store.paths import StorePaths
 from pyromq.store.platform import SYNCS_WITH_FDATASYNC, what_to_do
 from pyromq.store.presence import CHECK_SECONDS, Presence
 from pyromq.store.queue_cursor import queue_key
+from pyromq.store.queue_repair import QueueRepair
 from pyromq.store.queue_table import QueueTable, is_safe_topic
 from pyromq.store.reader import StoreReader, decode, to_bytes
 from pyromq.store.recover_points import RecoverPoints
@@ -144,6 +147,7 @@ class MessageStore(StoreReader):
         #: Whoever waits for messages in a queue.
         self.arrivals = Arrivals(self.queues)
         self.dispatcher = Dispatcher(config, self.log, self.queues, self.index, self.marks)
+        self.repair = QueueRepair(config, self.log, self.queues, self.marks, self.clock)
         self.flusher = Flusher(
             config.flush, self.log, self.marks, self.clock, self.telemetry, self.fence, self.commit_gathered
         )
@@ -247,6 +251,7 @@ class MessageStore(StoreReader):
             dispatcher=self.dispatcher,
             marks=self.marks,
             checkpoint_file=self._checkpoint_file,
+            repair=self.repair,
         )
         point = self._point_file.load()
         if truncate_at is None:
@@ -325,6 +330,21 @@ class MessageStore(StoreReader):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    # --- damaged queues ----------------------------------------------------------------------------------------------
+
+    def _check_readable(self, queue: ConsumeQueue) -> None:
+        if queue.is_suspect and self._loop is None:
+            self.repair.run_now()
+        self.repair.check(queue)
+
+    def _found_damage(self, queue: ConsumeQueue, damage: CorruptQueue) -> None:
+        self.repair.found_damage(queue, damage)
+        self._check_readable(queue)
+
+    async def _wait_readable(self, queue: ConsumeQueue) -> None:
+        if self._loop is not None:
+            await self.repair.wait(queue)
 
     # --- appending ---------------------------------------------------------------------------------------------------
 
@@ -646,6 +666,7 @@ class MessageStore(StoreReader):
                     self._run_retention(executor),
                     self._catch_up_index(executor),
                     self._watch_presence(),
+                    self.repair.run(executor, self.points.lock),
                 ]
                 if self._transient is not None:
                     work.append(self._run_commits())
@@ -713,6 +734,8 @@ class MessageStore(StoreReader):
     async def _run_retention(self, executor: Executor) -> None:
         while True:
             await asyncio.sleep(self.config.retention.interval_ms / 1000)
+            if not self.repair.is_checked:
+                continue  # a damaged queue could tell that it needs none of its files
             try:
                 async with self.points.lock:
                     await self.cleaner.clean_beside(executor)

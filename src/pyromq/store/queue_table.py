@@ -10,6 +10,7 @@ from pyromq.errors import IllegalMessage
 from pyromq.model.ids import QueueId
 from pyromq.records.checksum import crc32
 from pyromq.records.layout import MAX_TOPIC
+from pyromq.store.checkpoint import REPAIRING
 from pyromq.store.consume_queue import ConsumeQueue
 from pyromq.store.disk import Disk
 from pyromq.store.queue_cursor import QueueCursor, queue_key
@@ -105,6 +106,19 @@ class QueueTable:
             for key, cursor in self.cursors.items()
             if cursor.next_dispatch
         )
+
+    def start_digest(self, log_start: int | None = None) -> int:
+        """Return a number that says where each queue begins, or will begin once the log does at `log_start`.
+
+        `REPAIRING` while one of them is suspected. Queues that begin with 0 do not count, because new ones do."""
+        total = 0
+        for key, queue in self._queues.items():
+            if queue.is_suspect:
+                return REPAIRING
+            first = queue.min_offset if log_start is None else queue.first_from(log_start)
+            if first:
+                total += crc32(key + first.to_bytes(8, "big"), 0)
+        return total
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return iter(list(self._queues.values()))

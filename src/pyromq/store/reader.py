@@ -13,14 +13,14 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from pyromq.errors import CorruptLog, OffsetNotFound
+from pyromq.errors import CorruptLog, CorruptQueue, OffsetNotFound, QueueRebuilding
 from pyromq.model.message import StoredMessage
 from pyromq.records import layout, record
 from pyromq.records.java_hash import java_hash
 from pyromq.records.message_id import decode_message_id
 from pyromq.store import recovery
 from pyromq.store.commit_log import CommitLog
-from pyromq.store.consume_queue import ConsumeQueue
+from pyromq.store.consume_queue import ConsumeQueue, QueueEntry
 from pyromq.store.key_index import KeyIndex, keys_of
 from pyromq.store.queue_cursor import ENTRY
 from pyromq.store.queue_reader import MAX_ENTRIES_LOOKED_AT, ReadResult, ReadStatus, read_queue
@@ -56,6 +56,18 @@ class StoreReader:
         """Raise StoreClosed when there is nothing to read from."""
         raise NotImplementedError
 
+    def _check_readable(self, queue: ConsumeQueue) -> None:
+        """Raise QueueRebuilding while a damaged queue is derived again."""
+        raise NotImplementedError
+
+    def _found_damage(self, queue: ConsumeQueue, damage: CorruptQueue) -> None:
+        """See that a damaged queue is derived again. Raises QueueRebuilding; or the damage, if that has not helped."""
+        raise NotImplementedError
+
+    async def _wait_readable(self, queue: ConsumeQueue) -> None:
+        """Return once a damaged queue was derived again."""
+        raise NotImplementedError
+
     def _try_dispatch(self) -> bool:
         """Bring the queues up to date; False when that cannot be done now."""
         raise NotImplementedError
@@ -74,13 +86,25 @@ class StoreReader:
         """Messages of a queue from an offset on, as views of the log; with `tags` (or their hashes as `tag_codes`),
         those whose tag may be one of them.
 
-        Tags are compared by hash: look at the tag itself before you rely on it. Raises CorruptQueue, CorruptLog.
+        Tags are compared by hash: look at the tag itself before you rely on it. Raises CorruptLog; QueueRebuilding
+        while a damaged queue is derived again, and CorruptQueue if that has not helped.
         """
         self._check_open()
         queue = self._queue(topic, queue_id)
         if queue is None:
             return ReadResult(ReadStatus.NO_QUEUE, 0, 0, 0)
         max_messages, max_bytes = min(max(max_messages, 1), MAX_READ), min(max(max_bytes, 0), MAX_READ)
+        codes = tag_codes if tags is None else frozenset(map(java_hash, tags))
+        self._check_readable(queue)
+        try:
+            return self._read(queue, offset, max_messages, max_bytes, codes)
+        except CorruptQueue as damage:
+            self._found_damage(queue, damage)
+            return self._read(queue, offset, max_messages, max_bytes, codes)
+
+    def _read(
+        self, queue: ConsumeQueue, offset: int, max_messages: int, max_bytes: int, tag_codes: frozenset[int] | None
+    ) -> ReadResult:
         return read_queue(
             self.log,
             queue,
@@ -89,11 +113,23 @@ class StoreReader:
             checked_below=self._found_below,
             max_messages=max_messages,
             max_bytes=max_bytes,
-            tag_codes=tag_codes if tags is None else frozenset(map(java_hash, tags)),
+            tag_codes=tag_codes,
         )
 
     async def read_soon(self, topic: str, queue_id: int, offset: int, **limits: Any) -> ReadResult:
-        """Like `read`, but data that has left the page cache is fetched by a thread first: the loop never waits."""
+        """Like `read`, but data that has left the page cache is fetched by a thread first: the loop never waits. Waits
+        while a damaged queue is derived again."""
+        queue = self._queue(topic, queue_id)
+        if queue is not None:
+            await self._wait_readable(queue)
+        try:
+            return await self._read_soon(topic, queue_id, offset, **limits)
+        except QueueRebuilding:
+            if queue is not None:
+                await self._wait_readable(queue)
+            return await self._read_soon(topic, queue_id, offset, **limits)
+
+    async def _read_soon(self, topic: str, queue_id: int, offset: int, **limits: Any) -> ReadResult:
         for segment, start, end in merged(self._cold_spans(topic, queue_id, offset, **limits)):
             await asyncio.to_thread(segment.file.read_at, start, end - start)
         return self.read(topic, queue_id, offset, **limits)
@@ -191,7 +227,15 @@ class StoreReader:
         if queue is None:
             return False
         entry = queue.entry(head[5])
-        return entry is not None and entry.position == position
+        if entry is not None and entry.position == position:
+            return True
+        is_there = entry is not None and head[5] < queue.max_offset and not entry.is_blank
+        if queue.is_suspect or (is_there and not self._is_in_log(queue, head[5], entry)):
+            return recovery.is_boundary(self.log.files, position)  # the queue is damaged, and tells nothing
+        return False
+
+    def _is_in_log(self, queue: ConsumeQueue, offset: int, entry: QueueEntry | None) -> bool:
+        return entry is not None and recovery.entry_matches(self.log.files, queue, offset, entry)
 
     def message_by_id(self, message_id: str) -> memoryview:
         """The record that a message id names. Raises OffsetNotFound."""

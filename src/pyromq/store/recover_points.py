@@ -22,7 +22,7 @@ from pyromq.config import FlushConfig
 from pyromq.errors import StoreFenced
 from pyromq.records import layout
 from pyromq.store.beside import end_if_cancelled, uninterrupted
-from pyromq.store.checkpoint import Checkpoint, CheckpointFile, RecoverPoint, RecoverPointFile
+from pyromq.store.checkpoint import UNKNOWN, Checkpoint, CheckpointFile, RecoverPoint, RecoverPointFile
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.consume_queue import ConsumeQueue
 from pyromq.store.disk import NotTried
@@ -116,9 +116,10 @@ class RecoverPoints:
     def plan_log_start(self, start: int) -> Plan:
         """Before files are removed: a crash may bring them back, and this tells that they are not wanted."""
         plan = self.plan()
-        point = replace(plan.point, log_start=start)
-        if point.index_file:
-            point = replace(point, index_to=max(point.index_to, start))
+        point = replace(plan.point, log_start=start, start_digest=self._queues.start_digest(start))
+        if point.index_file and self._index is not None:
+            digest = self._index.digest(point.index_file, start)
+            point = replace(point, index_to=max(point.index_to, start), index_digest=digest)
         return replace(plan, point=point)
 
     def plan(self, *, clean: bool = False) -> Plan:
@@ -134,6 +135,8 @@ class RecoverPoints:
             timestamp_ms=self._flusher.last_timestamp_ms,
             queue_digest=self._queues.digest() if dispatched <= synced else -1,
             clean=clean,
+            start_digest=self._queues.start_digest(),
+            index_digest=self._index.digest(index_file, self._log.start) if self._index is not None else UNKNOWN,
         )
         checkpoint = Checkpoint(self._flusher.last_timestamp_ms, self._dispatcher.last_timestamp_ms, self._index_ms)
         return Plan(queues, index_files, point, checkpoint)

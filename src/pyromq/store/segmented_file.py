@@ -167,6 +167,11 @@ class SegmentedFile:
             keeps_descriptor=self.keeps_descriptors,
         )  # fmt: skip
 
+    def adopt(self, bases: list[int]) -> None:
+        """Consist of the files that begin at these positions, which follow each other."""
+        self.segments = [self._segment(f"{base:0{NAME_DIGITS}d}") for base in bases]
+        self.buffers = [None] * len(self.segments)
+
     def path_of(self, base: int) -> Path:
         return self.directory / f"{base:0{NAME_DIGITS}d}"
 
@@ -205,6 +210,13 @@ class SegmentedFile:
         assert not self.segments or segment.base == self.end, (segment.base, self.end)
         self.segments.append(segment)
         self.buffers.append(None)
+
+    def prepend(self, segment: Segment) -> None:
+        """Put a file before the first one."""
+        assert self.segments, "there is nothing to put it before"
+        assert segment.end == self.start, (segment.end, self.start)
+        self.segments.insert(0, segment)
+        self.buffers = [None, *self.buffers]
 
     def forget_first(self) -> Segment:
         """Take the oldest file out of the run. The caller removes it from the directory."""

@@ -14,12 +14,13 @@ from dataclasses import dataclass, replace
 
 from pyromq.errors import CorruptLog
 from pyromq.store import recovery
-from pyromq.store.checkpoint import CheckpointFile, RecoverPoint
+from pyromq.store.checkpoint import REPAIRING, UNKNOWN, CheckpointFile, RecoverPoint
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.consume_queue import ConsumeQueue
 from pyromq.store.dispatcher import Dispatcher
 from pyromq.store.key_index import KeyIndex
 from pyromq.store.paths import StorePaths
+from pyromq.store.queue_repair import QueueRepair
 from pyromq.store.queue_table import QueueTable
 from pyromq.store.recovery import LogEnd, RecoveryReport
 from pyromq.store.watermarks import Watermark, Watermarks
@@ -41,6 +42,7 @@ class Start:
     dispatcher: Dispatcher
     marks: Watermarks
     checkpoint_file: CheckpointFile
+    repair: QueueRepair
 
     def examine(
         self, point: RecoverPoint | None, *, clean: bool, truncate_at: int | None
@@ -72,6 +74,7 @@ class Start:
         is_as_written = self._recover_queues(point, report, rebuild=rebuild)
         if hold_back and is_as_written:
             self._hold_back(report.scanned_from)
+        self._suspect_queues(point)
         report.index_from = self._recover_index(point, found.end, clean=report.clean, rebuild=rebuild)
 
     # --- the log -----------------------------------------------------------------------------------------------------
@@ -174,6 +177,22 @@ class Start:
             queue.drop_before(self.log.start)
         return not given_out and not self.dispatcher.gaps
 
+    def _suspect_queues(self, point: RecoverPoint | None) -> None:
+        """Find the queues whose first files are missing. Their messages are in the log, and so is everything that their
+        last files say of new ones: they are derived again while the store serves."""
+        start = self.log.start
+        lost = [queue for queue in self.queues if queue.has_lost_front]
+        digest = point.start_digest if point is not None else UNKNOWN
+        if digest == REPAIRING:
+            lost = [queue for queue in self.queues if queue.max_offset]
+        elif digest == UNKNOWN or point is None or point.log_start != start:
+            lost += [queue for queue in self.queues if not queue.has_front(start) and queue not in lost]
+        elif digest != self.queues.start_digest():
+            lost += [queue for queue in self.queues if not queue.has_front(start) and queue not in lost]
+            lost = lost or [queue for queue in self.queues if queue.min_offset]
+        if lost:
+            self.repair.suspect(lost, "files are missing, or not what they were")
+
     def _dispatch_from(self, start: int) -> bool:
         """False when a queue lacks entries of records before `start`: they were lost after they had been synced."""
         self.marks.dispatched.reset(start)
@@ -193,7 +212,7 @@ class Start:
         start: int = self.log.start
         if self.index is not None:
             self.index.load()
-            if point is not None and not rebuild and self.index.keep_synced(point.index_to, point.index_file):
+            if point is not None and not rebuild and self._keep_index(self.index, point):
                 start = max(start, min(point.index_to, end))
             elif point is None and clean and not rebuild and self.index.files:
                 start = end  # another program's index, complete when it stopped
@@ -202,3 +221,12 @@ class Start:
             self.index.drop_before(self.log.start)
         self.marks.indexed.reset(start)
         return start
+
+    def _keep_index(self, index: KeyIndex, point: RecoverPoint) -> bool:
+        """Keep the index files that were synced; False if one of them is missing or not what it was."""
+        if not index.keep_synced(point.index_to, point.index_file):
+            return False
+        if point.index_digest in (UNKNOWN, index.digest(point.index_file, point.log_start)):
+            return True
+        log.error("index files are missing, or not what they were: keys are indexed again from the log")
+        return False

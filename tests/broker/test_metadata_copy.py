@@ -24,6 +24,7 @@ from pyromq.model.names import HALF_DONE_TOPIC, HALF_TOPIC, TRANSACTION_GROUP
 from pyromq.model.topic import TopicConfig
 from pyromq.net.client import Client
 from pyromq.store import log_history
+from pyromq.store.change_log import ChangeLog
 from pyromq.store.log_history import Entry, LogHistory
 from pyromq.store.message_store import InlineRunner, MessageStore
 from pyromq.testing import SimDisk
@@ -54,6 +55,10 @@ class Master:
         self.delivered: list[Entry] = []
         self.asked: list[tuple[str, type[Request]]] = []
         self.refuses_progress = False
+        #: Of ours: it tells what changed. Its changes, and the number of offset tables told as a whole.
+        self.changes: ChangeLog[str] | None = None
+        self.delay_changes = 0
+        self.whole_tables = 0
         #: Called when progress was given out.
         self.then: Callable[[], None] = lambda: None
 
@@ -85,9 +90,24 @@ class Master:
         return _answer({**table, "dataVersion": to_json(DataVersion(self.version, self.version))})
 
     def _all_offsets(self, request: ask.GetAllOffsets) -> Command:
-        written = {pair: {str(queue): at for queue, at in queues.items()} for pair, queues in self.offsets.items()}
+        changed = None if self.changes is None else self.changes.since(request.changed_since)
+        self.whole_tables += changed is None
+        told = self.offsets if changed is None else {pair: self.offsets.get(pair, {}) for pair in changed}
+        written = {pair: {str(queue): at for queue, at in queues.items()} for pair, queues in told.items()}
         self.then()
-        return self._told(offsetTable=written, **_tied(self.transactions))
+        answer = self._told(offsetTable=written, **_tied(self.transactions))
+        if self.changes is not None:
+            answer.fields = {
+                "changes": self.changes.token,
+                "isDelta": str(changed is not None).lower(),
+                "delayChanges": str(self.delay_changes),
+            }
+        return answer
+
+    def commit(self, pair: str, offset: int) -> None:
+        self.offsets[pair] = {0: offset}
+        if self.changes is not None:
+            self.changes.note(pair)
 
     def _offset(self, request: QueryConsumerOffset) -> Command:
         offset = self.offsets.get(f"{request.topic}@{request.group}", {}).get(request.queue_id)
@@ -345,6 +365,88 @@ def test_no_group_is_further_than_the_queues_here(master: Master, slave: Slave) 
     asyncio.run(slave.round())
     assert slave.progress() == 10
     assert UpdateConsumerOffset not in {kind for _, kind in master.asked}
+
+
+# --- what changed -----------------------------------------------------------------------------------------------------
+
+
+def begun(master: Master, slave: Slave) -> None:
+    """The slave has copied everything once, from a master that tells what changed."""
+    master.changes = ChangeLog()
+    slave.copy.master_is_at(MASTER)
+    asyncio.run(slave.round())
+    master.asked.clear()
+
+
+def test_progress_that_changed_is_copied_without_the_rest(master: Master, slave: Slave) -> None:
+    master.offsets["orders@lab"] = {0: 3}
+    begun(master, slave)
+    master.commit("orders@shop", 12)
+    asyncio.run(slave.copy.copy_changes())
+    assert (slave.progress(), slave.tables.offsets.offset_of("lab", "orders", 0)) == (12, 3)
+    assert master.whole_tables == 1
+    assert [kind for _, kind in master.asked] == [ask.GetAllOffsets]
+
+
+def test_a_group_that_is_gone_is_gone_and_a_reset_is_followed(master: Master, slave: Slave) -> None:
+    master.offsets["orders@lab"] = {0: 3}
+    begun(master, slave)
+    master.commit("orders@shop", 2)
+    del master.offsets["orders@lab"]
+    assert master.changes is not None
+    master.changes.note("orders@lab")
+    asyncio.run(slave.copy.copy_changes())
+    assert (slave.progress(), slave.tables.offsets.offset_of("lab", "orders", 0)) == (2, None)
+
+
+def test_what_was_clamped_follows_the_queue(master: Master, slave: Slave) -> None:
+    slave.queue_ends = {("orders", 0): 7}
+    begun(master, slave)
+    assert slave.progress() == 7
+    slave.queue_ends = {("orders", 0): 9}
+    asyncio.run(slave.copy.copy_changes())
+    assert slave.progress() == 9
+
+
+def test_what_consumers_told_here_flows_back_with_the_changes(master: Master, slave: Slave) -> None:
+    begun(master, slave)
+    slave.tables.offsets.commit("shop", "orders", 0, 15)
+    asyncio.run(slave.copy.copy_changes())
+    assert master.offsets["orders@shop"] == {0: 15}
+
+
+def test_a_master_that_started_again_tells_everything(master: Master, slave: Slave) -> None:
+    begun(master, slave)
+    master.changes, master.offsets = ChangeLog(), {"orders@shop": {0: 30}}
+    asyncio.run(slave.copy.copy_changes())
+    assert (slave.progress(), master.whole_tables) == (30, 2)
+
+
+def test_delays_are_asked_for_when_they_changed_and_wait_for_the_log(master: Master, slave: Slave) -> None:
+    master.delivered = [Entry(100, {"3": 2})]
+    begun(master, slave)
+    master.delivered, master.delay_changes = [Entry(100, {"3": 2}), Entry(200, {"3": 5})], 1
+    slave.log_end = 150
+    asyncio.run(slave.copy.copy_changes())
+    assert slave.tables.delays.offset_of(3) == 2
+    slave.log_end = 200
+    asyncio.run(slave.copy.copy_changes())
+    assert slave.tables.delays.offset_of(3) == 5
+    assert [kind for _, kind in master.asked].count(ask.GetAllDelayOffsets) == 1
+
+
+def test_rocketmqs_master_and_one_that_fails_are_asked_for_everything(master: Master, slave: Slave) -> None:
+    slave.copy.master_is_at(MASTER)
+    asyncio.run(slave.round())
+    master.asked.clear()
+    asyncio.run(slave.copy.copy_changes())
+    assert not master.asked
+    begun(master, slave)
+    master.is_there = False
+    asyncio.run(slave.copy.copy_changes())
+    master.is_there = True
+    asyncio.run(slave.round())
+    assert master.whole_tables == 3
 
 
 def test_it_begins_as_soon_as_a_master_is_known(master: Master, slave: Slave) -> None:

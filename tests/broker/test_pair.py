@@ -288,6 +288,24 @@ def test_a_slave_without_name_servers_copies_the_tables_of_the_master_in_its_set
     told(tmp_path, story, "ASYNC_MASTER")
 
 
+def test_progress_that_changed_is_copied_soon_however_rarely_everything_is(tmp_path: Path) -> None:
+    async def story(pair: Pair) -> None:
+        await send(pair, 0, 3)
+        assert pair.master.copies is not None
+        assert pair.master.parts is not None
+        usual = pair._config("other", leads=False)
+        rarely = replace(usual.replication, metadata_interval_ms=3_600_000, progress_interval_ms=20)
+        async with Broker(replace(usual, broker_id=2, replication=rarely)).running() as slave:
+            assert slave.parts is not None
+            parts, tables = slave.parts, slave.parts._tables
+            await until(lambda: parts.metadata_copy.is_complete)
+            for offset in (1, 3, 2):
+                pair.master.parts._tables.offsets.reset(GROUP, TOPIC, 0, offset)
+                await until(lambda: tables.offsets.offset_of(GROUP, TOPIC, 0) == offset)  # noqa: B023
+
+    told(tmp_path, story, "ASYNC_MASTER")
+
+
 def test_a_transaction_whose_end_only_the_master_has_is_open_on_the_slave_that_takes_over(tmp_path: Path) -> None:
     async def story(pair: Pair) -> None:
         await send(pair, 0, 1)

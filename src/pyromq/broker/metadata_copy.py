@@ -1,7 +1,9 @@
 """What a slave has beside the log: topics, groups, progress, delays, request modes, copied from its master by requests.
 
-Every `replication.metadata_interval_ms`, and as soon as a master is known. What the master cannot give (it is gone, it
-is old, its answer is broken) leaves everything as it was. Progress goes both ways: see `replication.progress_merge`.
+All of it every `replication.metadata_interval_ms`, and as soon as a master is known; the progress that changed every
+`replication.progress_interval_ms`, which bounds what is delivered again after a fail-over. What the master cannot give
+(it is gone, it is old, its answer is broken) leaves everything as it was. Progress goes both ways: see
+`replication.progress_merge`.
 
 What was taken over is remembered on the disk: else a slave that was restarted would take all that it has for something
 that consumers told it, and set a group forward again that was set back while it was away. So is up to where in the log
@@ -24,22 +26,26 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pyromq.broker.clamping import COPIES_OF_A_TABLE, LogEnds
+from pyromq.broker.progress_copy import ProgressCopy, is_transactions
 from pyromq.broker.tables import Tables
 from pyromq.config import BrokerConfig
 from pyromq.errors import CallFailed, CallTimeout, PyroMQError, Unreachable
-from pyromq.model import names
+from pyromq.model import lenient_json
 from pyromq.model.json_form import OFFSET, JsonObject, an_object
 from pyromq.model.topic import TopicConfig
 from pyromq.net.address import VIP_PORTS_BELOW, parse_address, shown_address
 from pyromq.net.client import Client
-from pyromq.replication.progress_merge import Place, merge
+from pyromq.replication.progress_merge import Place
 from pyromq.store import log_history
 from pyromq.store.config_files import ConsumerOffsets, JsonFile
 from pyromq.store.disk import Disk
+from pyromq.store.log_history import LogHistory
 from pyromq.store.platform import what_to_do
 from pyromq.wire import admin_requests as ask
 from pyromq.wire.bodies.assignment import request_modes_from_json
+from pyromq.wire.bodies.offsets import CHANGES, DELAY_CHANGES, IS_DELTA
 from pyromq.wire.codes import ResponseCode
+from pyromq.wire.command import Command
 from pyromq.wire.fastjson import loads
 from pyromq.wire.requests import QueryConsumerOffset, Request, UpdateConsumerOffset
 
@@ -143,7 +149,6 @@ class MetadataCopy:
         self._topics_changed = topics_changed
         self._groups_changed = groups_changed
         self._log_end = log_end
-        self._queue_end = queue_end
         #: Fills the queues from the log.
         self._catch_up = catch_up
         self._waiting: Waiting | None = None
@@ -153,7 +158,14 @@ class MetadataCopy:
         self._master: str | None = None
         self._known = asyncio.Event()
         self._taken_file = taken
-        self._taken, known_to = taken.load()
+        progress, known_to = taken.load()
+        self._progress = ProgressCopy(tables.offsets, progress, queue_end)
+        #: Of the master's progress as it was told last; `None` if it has to be told as a whole.
+        self._token: str | None = None
+        #: Positions that the master told with their log ends, and the token that came with those of delays.
+        self._told_transactions = self._told_delays = LogHistory()
+        self._delays_token: str | None = None
+        self._delays_changed = False
         #: Where the log ended when all topics were asked for last. It may have been cut back since.
         self._topics_known_to = min(known_to, log_end())
         self._trusts = trusts
@@ -173,6 +185,7 @@ class MetadataCopy:
     def master_is_at(self, address: str | None) -> None:
         if address != self._master:
             self._master = address
+            self._token = None
             self._known.set()
 
     def copy_soon(self) -> None:
@@ -181,12 +194,24 @@ class MetadataCopy:
 
     async def run(self) -> None:
         """Until cancelled."""
+        now = asyncio.get_running_loop().time
+        whole_at = saved_at = now()
         try:
             while True:
+                is_whole = self._known.is_set() or now() >= whole_at
                 self._known.clear()
-                await self.copy_now()
+                config = self._config()
+                if is_whole:
+                    await self.copy_now()
+                    whole_at = now() + config.replication.metadata_interval_ms / 1000
+                else:
+                    await self.copy_changes()
+                if now() >= saved_at:
+                    self._remember_soon()
+                    saved_at = now() + config.offsets_flush_interval_ms / 1000
+                pause_s = min(config.replication.progress_interval_ms / 1000, whole_at - now(), saved_at - now())
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._config().replication.metadata_interval_ms / 1000):
+                    async with asyncio.timeout(pause_s):
                         await self._known.wait()
         finally:
             await self.settled()
@@ -196,6 +221,18 @@ class MetadataCopy:
         async with self._lock:
             if self._master is not None and self._trusts(self._master):
                 await self._copy_from(self._master)
+
+    async def copy_changes(self) -> None:
+        """Copy the progress that changed since the last copy, if the master can tell it."""
+        async with self._lock:
+            master = self._master
+            if master is None or self._token is None or not self._trusts(master):
+                return
+            try:
+                await self._copy_progress(master)
+                await self._copy_changed_delays(master)
+            except PyroMQError:  # the next copy of everything says what is wrong
+                self._token = None
 
     async def _copy_from(self, master: str) -> None:
         problem = None
@@ -220,6 +257,10 @@ class MetadataCopy:
 
     async def _ask(self, master: str, request: Request) -> JsonObject:
         """Raises CallFailed, NotJson, WrongShape."""
+        return an_object(loads(bytes((await self._answer(master, request)).body)))
+
+    async def _answer(self, master: str, request: Request) -> Command:
+        """Raises CallFailed."""
         answer = None
         for address in _ways_to(master):
             try:
@@ -231,7 +272,7 @@ class MetadataCopy:
         assert answer is not None
         if answer.code != ResponseCode.SUCCESS:
             raise CallFailed(f"{master} refused {request.CODE.name} ({answer.code}): {answer.reason}")
-        return an_object(loads(bytes(answer.body)))
+        return answer
 
     async def _copy_topics(self, master: str) -> None:
         log_end = self._log_end()
@@ -257,12 +298,20 @@ class MetadataCopy:
             self._groups_changed()
 
     async def _copy_delays(self, master: str) -> None:
+        self._delays_changed = False
         document = await self._ask(master, ask.GetAllDelayOffsets())
-        history = log_history.from_document(document)
-        if history.entries:
-            self._tables.delays.adopt_history(history, self._log_end())
+        self._told_delays = log_history.from_document(document)
+        if self._told_delays.entries:
+            self._tables.delays.adopt_history(self._told_delays, self._log_end())
         else:
             self._delays = document
+
+    async def _copy_changed_delays(self, master: str) -> None:
+        if self._delays_changed:
+            await self._copy_delays(master)
+            self._delays = None  # without log ends they come with the copies of everything
+        else:
+            self._tables.delays.adopt_history(self._told_delays, self._log_end())
 
     async def _tie_to_log(self, master: str) -> None:
         """Keep positions without log ends until our log has everything that the master's has now."""
@@ -292,38 +341,41 @@ class MetadataCopy:
     # --- progress ----------------------------------------------------------------------------------------------------
 
     async def _copy_progress(self, master: str) -> None:
-        document = await self._ask(master, ask.GetAllOffsets())
-        told = as_places(ConsumerOffsets.places_in(document))
+        answer = await self._answer(master, ask.GetAllOffsets(changed_since=self._token or ""))
+        read = lenient_json.loads if CHANGES in answer.fields else loads
+        document = an_object(read(bytes(answer.body)))
+        is_delta = answer.fields.get(IS_DELTA) == "true"
+        told = ConsumerOffsets.places_in(document)
         history = log_history.from_document(document)
         if history.entries:
-            self._tables.offsets.adopt_transactions(history, self._log_end())
-        else:
-            self._transactions = {place.topic: offset for place, offset in told.items() if _is_transactions(place)}
+            self._told_transactions = history
+        elif not is_delta:
+            self._told_transactions = LogHistory()
+            self._transactions = {
+                pair[0]: by_queue[0] for pair, by_queue in told.items() if is_transactions(pair) and 0 in by_queue
+            }
+        self._tables.offsets.adopt_transactions(self._told_transactions, self._log_end())
         self._catch_up()
-        told = {
-            place: min(offset, self._queue_end(place.topic, place.queue))
-            for place, offset in told.items()
-            if not _is_transactions(place)
-        }
-        mine = {
-            place: offset
-            for place, offset in as_places(self._tables.offsets.all()).items()
-            if not _is_transactions(place)
-        }
-        if not told:  # a master that lost its table must not take ours with it
-            told = {place: offset for place, offset in mine.items() if self._taken.get(place) == offset}
-        merged = merge(told, mine, self._taken)
-        self._take_over(merged.offsets, mine)
-        self._taken = {place: offset for place, offset in merged.offsets.items() if place not in merged.to_tell}
-        self._remember_soon()
+        to_tell = self._progress.changed(told) if is_delta else self._progress.whole(told)
+        self._token = answer.fields.get(CHANGES)
+        self._note_delays(answer.fields.get(DELAY_CHANGES))
+        await self._tell_all(master, to_tell)
+
+    def _note_delays(self, token: str | None) -> None:
+        self._delays_changed = self._delays_changed or token != self._delays_token
+        self._delays_token = token
+
+    async def _tell_all(self, master: str, to_tell: Mapping[Place, int]) -> None:
+        """Raises CallFailed."""
         refusals = []
-        for place, offset in merged.to_tell.items():
+        for place, offset in to_tell.items():
             refusal = await self._tell(master, place, offset)
             if refusal is None:
-                self._taken[place] = offset
+                self._progress.was_told(place, offset)
             else:  # told again in the next round
                 refusals.append(f"{place.group} in {place.topic}/{place.queue}: {refusal}")
         if refusals:
+            self._token = None
             raise CallFailed(f"{master} does not take the progress that was told here of {'; '.join(refusals)}")
 
     def _remember_soon(self) -> None:
@@ -333,15 +385,19 @@ class MetadataCopy:
 
     async def _remember(self) -> None:
         """What we hold first: taken for told here, an older word of ours would be told the master as news."""
-        taken = Taken(dict(self._taken), self._topics_known_to)
-        if taken == self._taken_file.saved:
-            return
         try:
             await asyncio.to_thread(self._tables.topics.save)
-            await asyncio.to_thread(self._tables.offsets.save)
-            await asyncio.to_thread(self._taken_file.save, taken)
+            by_pairs, known_to = self._progress.taken(), self._topics_known_to
+            if await self._tables.offsets_saver.save():
+                await asyncio.to_thread(self._save_taken, by_pairs, known_to)
         except OSError as error:
             log.warning("what progress was copied cannot be written down, trying on: %s", what_to_do(error))
+
+    def _save_taken(self, by_pairs: Mapping[tuple[str, str], Mapping[int, int]], known_to: int) -> None:
+        """On a thread: thousands of places take a while. Raises OSError."""
+        taken = Taken(as_places(by_pairs), known_to)
+        if taken != self._taken_file.saved:
+            self._taken_file.save(taken)
 
     async def settled(self) -> None:
         """Return when what was copied is on the disk."""
@@ -349,14 +405,6 @@ class MetadataCopy:
         if self._saving is not None:
             await self._saving
         await self._remember()
-
-    def _take_over(self, offsets: Mapping[Place, int], mine: Mapping[Place, int]) -> None:
-        table = self._tables.offsets
-        for place, offset in offsets.items():
-            if mine.get(place) != offset:
-                table.reset(place.group, place.topic, place.queue, offset)
-        for place in mine.keys() - offsets.keys():  # the master has forgotten the group, or the topic
-            table.forget(place.group, place.topic, place.queue)
 
     async def _tell(self, master: str, place: Place, offset: int) -> str | None:
         """Why the master does not take it; None: it does, or knows more by now. Raises CallFailed."""
@@ -371,11 +419,6 @@ class MetadataCopy:
         return None if answer.code == ResponseCode.SUCCESS else answer.reason or f"code {answer.code}"
 
 
-def _is_transactions(place: Place) -> bool:
-    """Whether it is a position of the broker's own, which depends on more than its queue."""
-    return place.group == names.TRANSACTION_GROUP and place.topic in names.TRANSACTION_TOPICS
-
-
 def _position(text: object) -> int:
     """What a broker says of its log; one that says nothing has nothing to wait for."""
     return int(text) if isinstance(text, str) and text.isascii() and text.isdigit() else 0
@@ -388,7 +431,7 @@ def _ways_to(master: str) -> Iterator[str]:
     yield master
 
 
-def as_places(offsets: dict[tuple[str, str], dict[int, int]]) -> dict[Place, int]:
+def as_places(offsets: Mapping[tuple[str, str], Mapping[int, int]]) -> dict[Place, int]:
     return {
         Place(topic, group, queue): offset
         for (topic, group), by_queue in offsets.items()

@@ -43,10 +43,13 @@ class Tables:
         self.offsets_saver = Saver(self.offsets, every_ms=config.offsets_flush_interval_ms, write=in_reserve)
         delays_saver = Saver(self.delays, every_ms=config.config_flush_interval_ms, write=in_reserve)
         self._savers = (self.settings_saver, self.offsets_saver, delays_saver)
+        self._is_slave = config.is_slave
 
     def work(self) -> list[Coroutine[Any, Any, None]]:
         """What runs beside."""
-        return [*(saver.run() for saver in self._savers), self.writers.run()]
+        # A slave saves offsets together with what it has from its master: see `metadata_copy`.
+        savers = [saver for saver in self._savers if saver is not self.offsets_saver or not self._is_slave]
+        return [*(saver.run() for saver in savers), self.writers.run()]
 
     async def save(self) -> None:
         for saver in self._savers:

@@ -50,8 +50,11 @@ class ReplicationConfig:
     max_gap_bytes: int = 256 * MIB
     #: An empty slave gets the whole log; else from the newest file on, as RocketMQ's do.
     whole_log: bool = True
-    #: How often a slave copies topics, groups and progress.
+    #: How often a slave copies all topics, groups and progress.
     metadata_interval_ms: int = 10_000
+    #: How often a slave copies the progress that changed, from a master of PyroMQ's: what consumers did in this time
+    #: before a fail-over is delivered again.
+    progress_interval_ms: int = 1_000
     #: Addresses and networks (10.1.0.0/16) that may copy the log. Not given: everybody who reaches the port, which asks
     #: for no password and gives all messages.
     admits: tuple[str, ...] = ()
@@ -91,7 +94,8 @@ class ReplicationConfig:
             self.visibility in VISIBILITY, "replication.visibility", self.visibility,
             f"it is one of {', '.join(VISIBILITY)}",
         )  # fmt: skip
-        for name in ("timeout_ms", "heartbeat_ms", "silence_ms", "max_gap_bytes", "metadata_interval_ms"):
+        intervals = ("timeout_ms", "heartbeat_ms", "silence_ms", "metadata_interval_ms", "progress_interval_ms")
+        for name in (*intervals, "max_gap_bytes"):
             require_at_least(1, f"replication.{name}", getattr(self, name))
         require(
             self.silence_ms > self.heartbeat_ms,

@@ -50,6 +50,7 @@ from pyromq.model.json_form import (
 )
 from pyromq.model.topic import TopicConfig
 from pyromq.store import log_history
+from pyromq.store.change_log import ChangeLog
 from pyromq.store.disk import Disk
 from pyromq.store.log_history import Entry, LogHistory
 
@@ -467,9 +468,21 @@ class ConsumerOffsets(_Table[dict[str, dict[int, int]]]):
         super().__init__(disk, directory, clock)
         self._offsets: dict[tuple[str, str], dict[int, int]] = {}
         self._unpaired: dict[str, dict[int, int]] = {}
+        self._change_log: ChangeLog[tuple[str, str]] = ChangeLog()
+
+    @property
+    def token(self) -> str:
+        """Stands for the table as it is now, for `changed_since`."""
+        return self._change_log.token
+
+    def changed_since(self, token: str | None) -> list[tuple[str, str]] | None:
+        """Return the topics and groups that changed or were forgotten after a token; `None` if that is unknown."""
+        with self._lock:
+            return self._change_log.since(token)
 
     def _replace(self, content: dict[str, dict[int, int]]) -> None:
         self._offsets, self._unpaired = {}, {}
+        self._change_log = ChangeLog()
         self._take(content)
 
     @classmethod
@@ -488,14 +501,32 @@ class ConsumerOffsets(_Table[dict[str, dict[int, int]]]):
         """Move forward. False when the group is there already or further: going back takes `reset`."""
         with self._lock:
             moved = _advance(self._of(group, topic, queue, offset), queue, offset)
-            self._changed = self._changed or moved
+            if moved:
+                self._changed = True
+                self._change_log.note((topic, group))
             return moved
+
+    def replace(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """Set all offsets of a group in a topic: no others are left. They were checked by `places_in`."""
+        with self._lock:
+            pair = topic, group
+            if offsets:
+                if pair not in self._offsets:
+                    _check_pair(topic, group)
+                self._offsets[pair] = dict(offsets)
+                self._note(topic, group)
+            elif self._offsets.pop(pair, None) is not None:
+                self._note(topic, group)
+
+    def _note(self, topic: str, group: str) -> None:
+        self._changed = True
+        self._change_log.note((topic, group))
 
     def reset(self, group: str, topic: str, queue: int, offset: int) -> None:
         """Set it, back or forth: an operator's or a consumer's explicit wish."""
         with self._lock:
             self._of(group, topic, queue, offset)[queue] = offset
-            self._changed = True
+            self._note(topic, group)
 
     # --- transactions ------------------------------------------------------------------------------------------------
 
@@ -510,7 +541,7 @@ class ConsumerOffsets(_Table[dict[str, dict[int, int]]]):
             pair = topic, names.TRANSACTION_GROUP
             new = {0: positions[topic]} if topic in positions else None
             if self._offsets.get(pair) != new:
-                self._changed = True
+                self._note(*pair)
                 self._offsets.pop(pair, None)
                 if new is not None:
                     self._offsets[pair] = new
@@ -575,7 +606,7 @@ class ConsumerOffsets(_Table[dict[str, dict[int, int]]]):
         with self._lock:
             offsets = self._offsets.get((topic, group), {})
             if offsets.pop(queue, None) is not None:
-                self._changed = True
+                self._note(topic, group)
                 if not offsets:
                     del self._offsets[topic, group]
 
@@ -590,7 +621,7 @@ class ConsumerOffsets(_Table[dict[str, dict[int, int]]]):
     def _drop(self, pairs: list[tuple[str, str]]) -> None:
         for pair in pairs:
             del self._offsets[pair]
-        self._changed = self._changed or bool(pairs)
+            self._note(*pair)
 
     def _of(self, group: str, topic: str, queue: int, offset: int) -> dict[int, int]:
         _check_offset(queue, offset)
@@ -651,6 +682,8 @@ class DelayOffsets(_Table[dict[int, int]]):
         self._offsets: dict[int, int] = {}
         #: The log end that the offsets depend on.
         self._needs = 0
+        #: Counts the changes of this process.
+        self.changes = 0
 
     def load(self) -> Source | None:
         source = super().load()
@@ -671,6 +704,7 @@ class DelayOffsets(_Table[dict[int, int]]):
         self._offsets = {int(level): offset for level, offset in newest.offsets.items()}
         self._needs = newest.end
         self._changed = True
+        self.changes += 1
 
     def history(self) -> LogHistory:
         """Return a copy of the offsets, each with the log end that it depends on; the newest are those of now."""
@@ -718,6 +752,7 @@ class DelayOffsets(_Table[dict[int, int]]):
             moved = _advance(self._offsets, level, offset)
             if moved:
                 self._needs = max(self._needs, log_end)
+                self.changes += 1
             self._changed = self._changed or moved
             return moved
 
@@ -727,6 +762,7 @@ class DelayOffsets(_Table[dict[int, int]]):
         with self._lock:
             self._offsets[level] = offset
             self._changed = True
+            self.changes += 1
 
     def offset_of(self, level: int) -> QueueOffset | None:
         offset = self._offsets.get(level)

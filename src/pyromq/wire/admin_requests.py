@@ -226,6 +226,10 @@ class GetBrokerConsumeStats(Request):
 class GetAllOffsets(Request):
     CODE = RequestCode.GET_ALL_CONSUMER_OFFSET
 
+    #: A field of ours: only what changed after this token, which an earlier answer had, in standard JSON; everything if
+    #: it is empty. RocketMQ tells everything.
+    changed_since: str | None = text("changedSince", default=None)
+
 
 @dataclass(slots=True, kw_only=True)
 class GetAllDelayOffsets(Request):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from pyromq.broker.clients import Consumers
 from pyromq.broker.groups import Groups
@@ -32,7 +33,15 @@ from pyromq.store.message_store import MessageStore
 from pyromq.store.reader import to_bytes
 from pyromq.wire import admin_requests as ask
 from pyromq.wire.bodies.locks import MessageQueue
-from pyromq.wire.bodies.offsets import all_offsets_pieces, encode_correction, encode_delay_offsets, encode_reset
+from pyromq.wire.bodies.offsets import (
+    CHANGES,
+    DELAY_CHANGES,
+    IS_DELTA,
+    all_offsets_pieces,
+    encode_correction,
+    encode_delay_offsets,
+    encode_reset,
+)
 from pyromq.wire.bodies.stats import (
     ConsumeStats,
     QueueProgress,
@@ -166,11 +175,27 @@ class OffsetAdmin:
         )
 
     async def all_offsets(self, request: ask.GetAllOffsets, peer: Peer) -> Response:
-        """All of one moment, written in slices after it."""
-        offsets = self._progress.offsets
-        version, tied = offsets.version, _tied(offsets.transactions())
-        table = {f"{topic}@{group}": queues for (topic, group), queues in offsets.all().items()}
-        return Response(body=await sliced_body(all_offsets_pieces(version, table, tied), "the progress of all groups"))
+        """All of one moment, written in slices after it.
+
+        A slave of ours asks each second, and hears what changed since; a topic and group that are gone are empty.
+        """
+        offsets, delays = self._progress.offsets, self._delays
+        changed, token = offsets.changed_since(request.changed_since), offsets.token
+        found = offsets.all() if changed is None else {pair: offsets.offsets_of(pair[1], pair[0]) for pair in changed}
+        is_ours = request.changed_since is not None  # and reads standard JSON, six times as fast
+        table: dict[str, Mapping[Any, int]] = {
+            f"{topic}@{group}": {str(queue): offset for queue, offset in queues.items()} if is_ours else queues
+            for (topic, group), queues in found.items()
+        }
+        has_transactions = changed is None or any(group == names.TRANSACTION_GROUP for _, group in changed)
+        version, tied = offsets.version, _tied(offsets.transactions()) if has_transactions else {}
+        body = await sliced_body(all_offsets_pieces(version, table, tied), "the progress of all groups")
+        more = {
+            CHANGES: token,
+            IS_DELTA: str(changed is not None).lower(),
+            DELAY_CHANGES: f"{token.partition(':')[0]}:{delays.changes if delays is not None else 0}",
+        }
+        return Response(body=body, more=more)
 
     def all_delay_offsets(self, request: ask.GetAllDelayOffsets, peer: Peer) -> Response:
         delays = self._delays

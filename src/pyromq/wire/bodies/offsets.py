@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from pyromq.errors import BadRequest, NotJson, WrongShape
 from pyromq.model.data_version import DataVersion
 from pyromq.model.json_form import INT64, Json, JsonObject, from_json, to_json
 from pyromq.wire import fastjson
 from pyromq.wire.bodies.locks import MessageQueue
+
+#: Fields of ours beside the offsets of all groups: a token for the next request, whether only changes are told, and a
+#: token that changes with the offsets of delays.
+CHANGES, IS_DELTA, DELAY_CHANGES = "changes", "isDelta", "delayChanges"
 
 
 def encode_reset(offsets: Iterable[tuple[MessageQueue, int]]) -> bytes:
@@ -23,9 +28,12 @@ def encode_correction(offsets: Mapping[int, int]) -> bytes:
 
 
 def all_offsets_pieces(
-    version: DataVersion, offsets: Mapping[str, Mapping[int, int]], more: Mapping[str, Json] | None = None
+    version: DataVersion, offsets: Mapping[str, Mapping[Any, int]], more: Mapping[str, Json] | None = None
 ) -> Iterator[bytes]:
-    """RocketMQ's ConsumerOffsetSerializeWrapper, by `topic@group` and queue; `more`: fields of ours. In pieces."""
+    """RocketMQ's ConsumerOffsetSerializeWrapper, by `topic@group` and queue; `more`: fields of ours. In pieces.
+
+    With queues as text it is standard JSON.
+    """
     yield b'{"dataVersion":%b,"offsetTable":' % fastjson.dumps(to_json(version))
     yield from fastjson.map_pieces((name, dict(queues)) for name, queues in offsets.items())
     yield b"".join(b",%b:%b" % (fastjson.dumps(name), fastjson.dumps(value)) for name, value in (more or {}).items())

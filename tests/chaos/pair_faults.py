@@ -124,7 +124,11 @@ class Weather:
         pair.slave = await self.longest()
         async with pair.slave.local_wire() as wire:
             number = (await epochs_of(wire.call)).newest + 1
-            answer = await call_with_proof(wire.call, PromoteBroker(epoch=number, role=pair.mode.role, reason="chaos"))
+            request = PromoteBroker(epoch=number, role=pair.mode.role, reason="chaos")
+            answer = await call_with_proof(wire.call, request, PROMOTION_SECONDS)
+            if answer.code != ResponseCode.SUCCESS:  # it says what may be lost, and is told to lead all the same
+                request = PromoteBroker(epoch=number, role=pair.mode.role, reason="chaos", force=True)
+                answer = await call_with_proof(wire.call, request, PROMOTION_SECONDS)
         assert answer.code == ResponseCode.SUCCESS, f"{pair.slave.name} is not promoted: {answer.reason}"
         await self._has_changed(old, int(answer.fields["position"]), asked)
         return int(answer.fields["position"])

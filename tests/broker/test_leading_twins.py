@@ -81,3 +81,20 @@ def test_two_that_lead_one_log_accept_nothing_until_one_is_stopped(
         await scene.send("second")
 
     told(tmp_path, story, ASYNC)
+
+
+def test_a_leader_that_was_set_back_while_it_ran_accepts_nothing(tmp_path: Path) -> None:
+    """A virtual machine that was restored with its memory: the life and its name go on, the end of the log is gone."""
+
+    async def story(scene: Scene) -> None:
+        await scene.send("first")
+        await scene.follows("b", "a")
+        parts = scene.of("a").parts
+        assert parts is not None
+        assert is_open(scene, "a")
+        fencing_of_a = parts.leading._fencing
+        now = fencing_of_a._extent
+        fencing_of_a._extent = lambda: replace(now(), end=now().end - 1)
+        await until(lambda: not is_open(scene, "a"))
+
+    told(tmp_path, story, ASYNC)

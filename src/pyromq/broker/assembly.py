@@ -181,7 +181,8 @@ class Broker:
             log.warning("that this broker was stopped cleanly cannot be written down: %s", what_to_do(error))
 
     def _extent(self, leading: Leading) -> LogExtent:
-        return leading.extent(self.store.log.start, self.store.log.end)
+        end = max(self.store.log.end, self.store.marks.appended.value)  # an open append batch is ahead of the log
+        return leading.extent(self.store.log.start, end)
 
     def _ask_for(self, change: Change) -> bool:
         """False: another one has been asked for before, and is carried out."""

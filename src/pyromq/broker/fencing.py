@@ -13,13 +13,13 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from pyromq.broker.leadership import BEGIN_MS, Member
-from pyromq.broker.leading import FIRST_NUMBER, Leading, Verdict, epochs_of, judge
+from pyromq.broker.leading import FIRST_NUMBER, Leading, Verdict, epochs_of, extent_of, judge
 from pyromq.broker.others import Answered, Others
 from pyromq.broker.promotion_check import has_answered, living_leader
 from pyromq.clock import Clock
 from pyromq.errors import PyroMQError
 from pyromq.net.client import Client
-from pyromq.replication.joining import LogExtent, are_of_one_family
+from pyromq.replication.joining import LogExtent, are_of_one_family, has_our_tail
 from pyromq.wire.bodies.epochs import BrokerEpochs
 from pyromq.wire.codes import ResponseCode
 from pyromq.wire.leading_requests import PromoteBroker
@@ -248,6 +248,15 @@ class Fencing:
             return (
                 f"{twin.address} leads the log of this broker as well, with the same epoch {twin.told.newest}: one of "
                 "the two stores is a copy of the other. Nothing is accepted at both until one of them is stopped"
+            )
+        ours = self._extent()
+        ahead = next(
+            (one for one in answers if one.told.broker_id != 0 and has_our_tail(ours, extent_of(one.told))), None
+        )
+        if ahead is not None:
+            return (
+                f"{ahead.address} has copied the log of this life up to {ahead.told.end}, and it ends at {ours.end}: "
+                "the machine was set back to an earlier moment while it ran. Nothing is accepted; restart this broker"
             )
         for one in answers:
             number = one.told.newest

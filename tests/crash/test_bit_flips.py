@@ -199,8 +199,7 @@ def test_flipped_bits_in_a_queue(clean: bool) -> None:
 
 @STATES
 def test_a_flipped_tag_code(clean: bool) -> None:
-    """The limit: a filtered read may pass over the message, for it trusts the code. An unfiltered one notices, and the
-    queue is derived again."""
+    """A filtered read compares codes with records before it believes them: it passes over no message."""
     made = make(clean=clean)
     tagged = [
         s for s in made.messages if s.tag and s.draft.topic != layout.SCHEDULE_TOPIC and s.end <= made.synced // 2
@@ -213,11 +212,8 @@ def test_a_flipped_tag_code(clean: bool) -> None:
         store = open_on(disk)
         topic, queue = sent.draft.topic.decode(), sent.draft.queue_id
         filtered = store.read(topic, queue, sent.offset, max_messages=1, tags=[sent.tag or ""])
-        known = {each.data for each in made.messages}
-        assert all(bytes(each) in known and each != sent.data for each in filtered.records)
-        assert store.read(topic, queue, sent.offset, max_messages=1).records == [sent.data], "derived again"
-        mended = store.read(topic, queue, sent.offset, max_messages=1, tags=[sent.tag or ""])
-        assert mended.records == [sent.data]
+        assert filtered.records == [sent.data]
+        assert store.read(topic, queue, sent.offset, max_messages=1).records == [sent.data]
 
 
 @STATES

@@ -267,6 +267,44 @@ def test_a_running_store_mends_its_queues_while_it_serves(root: Path, damage: Ca
     asyncio.run(tell())
 
 
+def read_tagged(store: MessageStore, tag: str) -> list[bytes]:
+    found: list[bytes] = []
+    offset = 0
+    while offset < MESSAGES:
+        result = store.read("orders", 0, offset, tags=[tag])
+        assert result.next_offset > offset
+        found += bodies(result)
+        offset = result.next_offset
+    return found
+
+
+@pytest.mark.parametrize("tag", ["t0", "t1", "t2"])
+@pytest.mark.parametrize("bit", range(8))
+def test_a_reader_of_one_tag_passes_over_no_message(root: Path, tag: str, bit: int) -> None:
+    for number in range(3):
+        flip(queue_files(root)[1], (100 + 50 * number) * ENTRY.size + 19, bit)
+    with MessageStore(settings(root), runner=InlineRunner()) as store:
+        wanted = [b"%d" % number for number in range(MESSAGES) if f"t{number % 3}" == tag]
+        assert read_tagged(store, tag) == wanted
+        assert store.repair.passes == 1
+        store.repair._last_pass = None
+        assert read_tagged(store, tag) == wanted
+        assert store.repair.passes == 1
+
+
+def test_a_damaged_record_of_another_tag_stops_no_reader(root: Path) -> None:
+    with MessageStore(settings(root), runner=InlineRunner()) as store:
+        queue = store.queues.of_topic(b"orders")[0]
+        entry = queue.entry(700)  # of the tag t1
+        assert entry is not None
+        segment = store.log.files.find(entry.position)
+        assert segment is not None
+        place = (segment.path, entry.position - segment.base + 86)
+    flip(*place)
+    with MessageStore(settings(root), runner=InlineRunner()) as store:
+        assert len(read_tagged(store, "t0")) == MESSAGES // 3
+
+
 def test_readers_that_do_not_wait_are_told_to_try_again(root: Path) -> None:
     first_file_removed(root)
 

@@ -25,6 +25,8 @@ from pyromq.store.zeroes import last_nonzero, zero
 #: Room on the disk is taken in steps, not for a whole file: a broker may have thousands of queues with few messages.
 RESERVE_BYTES = 6000 * ENTRY.size
 BLANK_SIZE = 0x7FFFFFFF
+#: Entries that are compared with the log together, before a filtered read believes their tag hashes.
+CHECKED_ENTRIES = 512
 
 
 class QueueEntry(NamedTuple):
@@ -64,6 +66,8 @@ class ConsumeQueue:
         self.is_damaged = False
         #: Its last files are in order, and some before them are missing or were thrown away.
         self.has_lost_front = False
+        #: The chunks of `CHECKED_ENTRIES` whose tag hashes were compared with the log.
+        self._checked_chunks: set[int] = set()
         #: It is not to be read until it has been derived from the log again.
         self.is_suspect = False
         self._synced_to = 0
@@ -122,6 +126,15 @@ class ConsumeQueue:
             if segment.base <= to * ENTRY.size and segment.end > self._synced_to * ENTRY.size and segment.is_mapped:
                 segment.file.sync()
         self._synced_to = to
+
+    # --- checks ------------------------------------------------------------------------------------------------------
+
+    def is_checked(self, offset: int) -> bool:
+        """May the tag hash of an entry be believed: was it written by this process, or compared with the log?"""
+        return offset >= self.found_below or offset // CHECKED_ENTRIES in self._checked_chunks
+
+    def checked(self, chunk: int) -> None:
+        self._checked_chunks.add(chunk)
 
     # --- repair ------------------------------------------------------------------------------------------------------
 
@@ -232,6 +245,7 @@ class ConsumeQueue:
         self.cursor = QueueCursor()
         self.min_offset = self.found_below = self._synced_to = 0
         self.is_suspect = False
+        self._checked_chunks.clear()
 
     def find_end(self, is_good: Callable[[int, QueueEntry], bool]) -> int:
         """The offset behind the last good entry, where `is_good` holds for a first part of the queue and then never."""

@@ -16,7 +16,7 @@ from pyromq.records.java_hash import tag_code
 from pyromq.records.properties import split_properties
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.compiled import KERNEL
-from pyromq.store.consume_queue import ConsumeQueue
+from pyromq.store.consume_queue import CHECKED_ENTRIES, ConsumeQueue
 from pyromq.store.queue_cursor import ENTRY
 
 
@@ -46,6 +46,10 @@ class ReadResult:
 
 #: How many entries a filtered read looks at before it answers: one request must not hold up the others.
 MAX_ENTRIES_LOOKED_AT = 16_000
+
+
+#: A filtered read compares at most this many of these chunks of entries with the log: the loop has other work.
+MAX_FRESH_CHECKS = 2
 
 
 def collect_readable(
@@ -131,7 +135,7 @@ def read_queue(
         result.next_offset = queue.max_offset
         return result
     last = min(queue.max_offset, offset + MAX_ENTRIES_LOOKED_AT)
-    at = offset
+    at, fresh_checks = offset, 0
     while at < last and len(result.records) < max_messages:
         segment = queue.files.find(at * ENTRY.size)
         assert segment is not None, f"queue {queue.id} has no file for offset {at}"
@@ -140,6 +144,13 @@ def read_queue(
         is_found = at < queue.found_below  # an entry that was on disk may point at anything, also at what is new
         if is_found:
             end = min(end, queue.found_below)
+            if tag_codes is not None:
+                if not queue.is_checked(at):
+                    if fresh_checks == MAX_FRESH_CHECKS:
+                        break
+                    fresh_checks += 1
+                    _check_tags(log, queue, at, readable)
+                end = min(end, at - at % CHECKED_ENTRIES + CHECKED_ENTRIES)
         reached = first + collect(
             segment.buffer,
             at - first,
@@ -166,6 +177,41 @@ def read_queue(
     result.next_offset = at
     result.status = ReadStatus.FOUND if result.records else ReadStatus.NO_MATCH
     return result
+
+
+def _check_tags(log: CommitLog, queue: ConsumeQueue, offset: int, readable: int) -> None:
+    """Compare the entries around an offset with their records, once since the start. Raises CorruptQueue.
+
+    A filtered read believes the tag hashes: with a damaged one it would pass over a message without a look at it.
+    """
+    chunk = offset // CHECKED_ENTRIES
+    at = max(chunk * CHECKED_ENTRIES, queue.min_offset)
+    end = min((chunk + 1) * CHECKED_ENTRIES, queue.found_below)
+    files = log.files
+    while at < end:
+        segment = queue.files.find(at * ENTRY.size)
+        assert segment is not None, f"queue {queue.id} has no file for offset {at}"
+        first = segment.base // ENTRY.size
+        stop = min(end, segment.end // ENTRY.size)
+        at = first + collect(
+            segment.buffer, at - first, stop - first, files.start, files.file_bytes, files.buffers, readable, readable,
+            queue.topic, queue.id.number, first, None, CHECKED_ENTRIES, 1 << 62, [],
+        )  # fmt: skip
+        if at < stop and not _maps_more(log, queue, at, readable):
+            if _has_other_record(log, queue, at, readable):
+                raise _damaged(queue, at)
+            at += 1  # a blank, or damage that decides nothing here
+    queue.checked(chunk)
+
+
+def _has_other_record(log: CommitLog, queue: ConsumeQueue, offset: int, readable: int) -> bool:
+    """Does an entry that is not right point to a whole record?"""
+    entry = queue.entry(offset)
+    segment = log.files.find(entry.position) if entry is not None and not entry.is_blank else None
+    if entry is None or segment is None or entry.position >= readable:
+        return False
+    at = entry.position - segment.base
+    return not isinstance(record.verify(segment.buffer, at, segment.size, entry.position), str)
 
 
 def _maps_more(log: CommitLog, queue: ConsumeQueue, offset: int, readable: int) -> bool:

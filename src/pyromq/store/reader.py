@@ -20,10 +20,10 @@ from pyromq.records.java_hash import java_hash
 from pyromq.records.message_id import decode_message_id
 from pyromq.store import recovery
 from pyromq.store.commit_log import CommitLog
-from pyromq.store.consume_queue import ConsumeQueue, QueueEntry
+from pyromq.store.consume_queue import CHECKED_ENTRIES, ConsumeQueue, QueueEntry
 from pyromq.store.key_index import KeyIndex, keys_of
 from pyromq.store.queue_cursor import ENTRY
-from pyromq.store.queue_reader import MAX_ENTRIES_LOOKED_AT, ReadResult, ReadStatus, read_queue
+from pyromq.store.queue_reader import MAX_ENTRIES_LOOKED_AT, MAX_FRESH_CHECKS, ReadResult, ReadStatus, read_queue
 from pyromq.store.queue_table import QueueTable
 from pyromq.store.segmented_file import Segment
 from pyromq.store.warmth import Warmth
@@ -173,6 +173,8 @@ class StoreReader:
         if queue is None or not queue.min_offset <= offset:
             return
         hot_from = self.hot_from()
+        if tag_codes is not None:
+            yield from self._unchecked_spans(queue, offset, hot_from)
         for position, size, code in _entries(queue, offset, min(offset + MAX_ENTRIES_LOOKED_AT, queue.max_offset)):
             if position >= hot_from or max_messages <= 0 or max_bytes < 0:
                 return
@@ -180,6 +182,18 @@ class StoreReader:
                 max_messages -= 1
                 max_bytes -= size
                 yield from self._cold_span(position, size)
+
+    def _unchecked_spans(self, queue: ConsumeQueue, offset: int, hot_from: int) -> Iterator[tuple[Segment, int, int]]:
+        """What a filtered read compares with the log before it passes over entries."""
+        start = max(offset - offset % CHECKED_ENTRIES, queue.min_offset)
+        for chunk_at in range(
+            start - start % CHECKED_ENTRIES, start + MAX_FRESH_CHECKS * CHECKED_ENTRIES, CHECKED_ENTRIES
+        ):
+            if not queue.is_checked(chunk_at):
+                end = min(chunk_at + CHECKED_ENTRIES, queue.found_below)
+                for position, size, _ in _entries(queue, max(chunk_at, queue.min_offset), end):
+                    if position < hot_from:
+                        yield from self._cold_span(position, size)
 
     def _cold_span(self, position: int, size: int) -> Iterator[tuple[Segment, int, int]]:
         segment = self.log.files.find(position)

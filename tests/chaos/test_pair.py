@@ -149,7 +149,10 @@ class Pair:
             async with asyncio.timeout(PATIENCE_S):
                 while True:
                     slave, master = await self.figures(self.slave), await self.figures(self.master)
-                    if master["commitLogMaxOffset"] == slave["commitLogMaxOffset"] and master["pyromq.slaves"] == "1":
+                    if (
+                        master["commitLogMaxOffset"] == slave["commitLogMaxOffset"]
+                        and master.get("pyromq.slaves") == "1"
+                    ):
                         return
                     await asyncio.sleep(0.02)
         except TimeoutError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 
 #: What a transport is given at once: large enough to cost little, small enough to be held by every connection.
-CHUNK_BYTES = 128 << 10
+CHUNK_BYTES = 64 << 10
 
 
 class Outbox:

@@ -2,7 +2,7 @@
 
 A body is parsed on the event loop, so its size bounds how long one request keeps all other clients waiting: one MiB of
 the smallest JSON values takes about 30 ms to read. Bodies that are messages are bounded by the frame and by
-`max_message_bytes`.
+`store.max_body_bytes`.
 """
 
 from __future__ import annotations

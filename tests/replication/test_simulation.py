@@ -1,4 +1,4 @@
-"""Everything that may happen to a pair, drawn from seeds: the promises hold, and planted mistakes are found."""
+"""Everything that may happen to two or three brokers, drawn from seeds: promises hold, planted mistakes are found."""
 
 from __future__ import annotations
 
@@ -20,7 +20,13 @@ SEEDS = int(os.environ.get("PYROMQ_REPLICATION_SEEDS", "200"))
 #: A planted mistake is found within so many seeds.
 MOST_SEEDS = 1_000
 #: Few stories show these: they are looked at first, and all the others if they no longer do.
-SHOWN_BY = {Planted.NO_EPOCH_AT_RESTART: 11, Planted.LEAD_UNFLUSHED: 243, Planted.THROW_AWAY: 77}
+SHOWN_BY = {
+    2: {
+        Planted.NO_EPOCH_AT_RESTART: 11, Planted.LEAD_OVER_A_LOST_END: 46, Planted.LEAD_UNFLUSHED: 243,
+        Planted.THROW_AWAY: 77, Planted.PROMOTE_WITHOUT_ASKING: 77,
+    },
+    3: {Planted.NO_EPOCH_AT_RESTART: 167, Planted.LEAD_OVER_A_LOST_END: 42, Planted.LEAD_UNFLUSHED: 376},
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -31,12 +37,13 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-def test_the_promises_hold() -> None:
+@pytest.mark.parametrize("size", [2, 3])
+def test_the_promises_hold(size: int) -> None:
     happened = set()
     for seed in range(SEEDS):
         happened |= {
             word
-            for line in run_seed(seed).trace
+            for line in run_seed(seed, size=size).trace
             for word in ("CutBack", "StartOver", "promoted", "power")
             if word in line
         }
@@ -46,13 +53,15 @@ def test_the_promises_hold() -> None:
 def test_the_same_seed_is_the_same_story() -> None:
     for seed in range(5):
         assert run_seed(seed).digest == run_seed(seed).digest
+        assert run_seed(seed, size=3).digest == run_seed(seed, size=3).digest
 
 
 @pytest.mark.parametrize("planted", list(Planted), ids=lambda planted: planted.name.lower())
-def test_a_planted_mistake_is_found(planted: Planted) -> None:
-    for seed in (SHOWN_BY.get(planted, 0), *range(MOST_SEEDS)):
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_planted_mistake_is_found(planted: Planted, size: int) -> None:
+    for seed in (SHOWN_BY[size].get(planted, 0), *range(MOST_SEEDS)):
         try:
-            run_seed(seed, planted)
+            run_seed(seed, planted, size=size)
         except AssertionError:
             return
     raise AssertionError(f"{planted.name} was not found in {MOST_SEEDS} seeds")

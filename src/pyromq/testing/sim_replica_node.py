@@ -52,6 +52,7 @@ class Planted(Enum):
     COUNT_CONNECTIONS = auto()
     THROW_AWAY = auto()
     FORGET_PROGRESS = auto()
+    PROMOTE_WITHOUT_ASKING = auto()
 
 
 class _UnsyncedLog(StoreLog):
@@ -78,7 +79,9 @@ class Node:
             recovery_threads=1, max_body_bytes=2048, flush=FlushConfig(sync=sync),
         )  # fmt: skip
         self.disk = SimDisk(clock, pid=1)
-        role = {"role": "ASYNC_MASTER"} if name == "a" else {"role": "SLAVE", "broker_id": 1}
+        #: Its broker id whenever it follows.
+        self.slave_id = 1 + "abc".index(name)
+        role = {"role": "ASYNC_MASTER"} if name == "a" else {"role": "SLAVE", "broker_id": self.slave_id}
         self._given = BrokerConfig(name="pair", store=self.config, **role)
         self.fails_soon = False
         #: Unique like the random names of real lives, and the same for one seed.
@@ -112,10 +115,10 @@ class Node:
 
     def introduction(self, primary: BrokerEpochs) -> Introduction:
         """What it tells a primary with whose log it has compared its own."""
-        given, broker_id = self._given, self.leading.config.broker_id or 1
+        given = self._given
         return Introduction(
             cluster=given.cluster, name=given.name,
-            identity=Identity(self.leading.known.member, broker_id, self.name, "", str(self.starts)),
+            identity=Identity(self.leading.known.member, self.slave_id, self.name, "", str(self.starts)),
             epochs=self.leading.epochs, primary=primary.member, primary_start=primary.start, secret=SECRET,
             expects_proof=True, nonce=self._nonce,
         )  # fmt: skip

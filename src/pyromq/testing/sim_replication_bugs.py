@@ -99,7 +99,7 @@ class ReportBegunRecord(ReplicaStream):
 
 class ReportUnsynced(ReplicaStream):
     def report(self, now_ms: int) -> bytes:
-        if not self._log.is_empty and self._log.copy_end > self._reported:
+        if self.is_accepted and not self._due and not self._log.is_empty and self._log.copy_end > self._reported:
             return self._say(self._log.copy_end, now_ms)
         return super().report(now_ms)
 

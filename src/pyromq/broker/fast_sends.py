@@ -92,6 +92,8 @@ class FastSends:
         self._run: Any = self._forms.log_run()
         #: By name; the loop looks here and nowhere else.
         self.topics: dict[bytes, FastTopic] = {}
+        #: All topics that were looked at; None for those that need a decision.
+        self._made: dict[str, tuple[TopicConfig, FastTopic | None]] = {}
         self._store_host = store_host
         self._loop: Any = self._new_loop()
         statistics.before_sample(self.count_up)
@@ -123,13 +125,22 @@ class FastSends:
         self._is_stale = True
 
     def _look_up_topics(self) -> None:
-        """Which topics need no decision. It takes time in proportion to their number: not at every change."""
+        """Which topics need no decision. It takes time in proportion to their number: not at every change, and those
+        that did not change keep what was made for them."""
+        before, self._made = self._made, {}
         self._is_stale = False
         self._look_up_from = self._store.clock.monotonic() + LOOK_UP_SECONDS
         for topic in self._all_topics:
-            if _is_plain(topic):
-                name = topic.name.encode()
-                self.topics[name] = self._forms.fast_topic(name, *_shape(topic))
+            made = before.get(topic.name)
+            if made is None or made[0] is not topic:
+                made = topic, self._new(topic) if _is_plain(topic) else None
+            self._made[topic.name] = made
+            if made[1] is not None:
+                self.topics[made[1].name] = made[1]
+
+    def _new(self, topic: TopicConfig) -> FastTopic:
+        made: FastTopic = self._forms.fast_topic(topic.name.encode(), *_shape(topic))
+        return made
 
     def take(self, data: memoryview, at: int, connection: Connection) -> int:
         """Store and answer the sends at the front; where the first other frame begins."""

@@ -45,6 +45,12 @@ class Groups:
         names.check_group(group.name)
         if not 0 <= group.retry_queues <= 1024:
             raise IllegalMessage(f"a retry topic has at most 1024 queues, {group.retry_queues} were asked for")
+        most = self._config().max_groups
+        if len(self.table) >= most and group.name not in self.table and not names.is_system_group(group.name):
+            raise IllegalMessage(
+                f"the group {group.name} cannot be created: this broker has {len(self.table)} groups, and max_groups "
+                f"is {most}; remove some, or raise it"
+            )
         if self.table.put(group):
             self._on_change()
         return group

@@ -55,6 +55,9 @@ CHECK_SECONDS = 5.0
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.5, 5.0
 #: How long somebody who has our name may take to show that it is alive.
 TWIN_SECONDS = 1.0
+#: After a registration that took longer than a little, the next one waits this many times as long, and no longer than
+#: this: name servers hear of new topics soon, and telling them takes a small part of the time.
+LITTLE_SECONDS, REST_FACTOR, LONGEST_REST_SECONDS = 0.25, 9.0, 20.0
 #: Topics in one request: some 5 MB, a third of what a name server takes in one.
 TOPICS_PER_REQUEST = 20_000
 
@@ -185,6 +188,9 @@ class _Link:
         self.address = address
         self._client = client
         self._clock = clock
+        #: How long the last registration took that went well, and when the last try ended.
+        self._took_s = 0.0
+        self._ended_at = 0.0
         self.changed = asyncio.Event()
         #: Set once a registration was tried.
         self.tried = asyncio.Event()
@@ -197,8 +203,12 @@ class _Link:
     async def run(self) -> None:
         retry_s = FIRST_RETRY_SECONDS
         while True:
+            await self._rest()
             self.changed.clear()
+            began = self._clock.monotonic()
             problem = await self._try()
+            self._ended_at = self._clock.monotonic()
+            self._took_s = 0.0 if problem is not None else self._ended_at - began
             self._note(problem)
             self.tried.set()
             if problem is None:
@@ -207,6 +217,12 @@ class _Link:
             else:
                 await asyncio.sleep(retry_s)
                 retry_s = min(2 * retry_s, LONGEST_RETRY_SECONDS)
+
+    async def _rest(self) -> None:
+        """A registration names all topics: with many of them, changes that come one by one are told together."""
+        rest_s = min(self._took_s * REST_FACTOR, LONGEST_REST_SECONDS) - (self._clock.monotonic() - self._ended_at)
+        if self._took_s > LITTLE_SECONDS and rest_s > 0:
+            await asyncio.sleep(rest_s)
 
     async def _try(self) -> PyroMQError | None:
         try:

@@ -52,6 +52,9 @@ class Tables:
         return [*(saver.run() for saver in savers), self.writers.run()]
 
     async def save(self) -> None:
+        """Write everything, at a clean stop: topics and groups as whole files, which RocketMQ reads."""
+        self.topics.keep_whole()
+        self.groups.keep_whole()
         for saver in self._savers:
             await saver.save()
         await self.writers.save()

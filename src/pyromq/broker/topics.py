@@ -19,6 +19,8 @@ DEFAULT_TEMPLATE_QUEUES = 8
 CLUSTER_TOPIC_QUEUES = 16
 #: Two directories with files for each queue.
 MAX_QUEUES = 4096
+#: What topics begin with that are created for a group.
+_OF_GROUPS = (names.RETRY_PREFIX, names.DEAD_LETTER_PREFIX)
 
 
 class Topics:
@@ -107,9 +109,20 @@ class Topics:
         for queues in (topic.read_queues, topic.write_queues):
             if not 0 <= queues <= MAX_QUEUES:
                 raise IllegalMessage(f"a topic has at most {MAX_QUEUES} queues, {queues} were asked for")
+        self._require_room(topic.name)
         if self.table.put(topic):
             self._on_change()
         return topic
+
+    def _require_room(self, name: str) -> None:
+        """Raise IllegalMessage for one topic too many. Those of groups, which have a limit of their own, always fit."""
+        most = self._config().max_topics
+        if len(self.table) < most or name in self.table or name.startswith(_OF_GROUPS) or names.is_system_topic(name):
+            return
+        raise IllegalMessage(
+            f"the topic {name} cannot be created: this broker has {len(self.table)} topics, and max_topics is {most}; "
+            "remove some, or raise it"
+        )
 
     def change(self, name: str, **changes: object) -> TopicConfig:
         return self.make(replace(self.require(name), **changes))  # type: ignore[arg-type]

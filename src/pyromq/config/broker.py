@@ -100,6 +100,10 @@ class BrokerConfig:
     auto_create_topics: bool = False
     #: Queues of a topic that is created so, at most: a client may ask for fewer.
     default_topic_queues: int = 8
+    #: Topics at most, those of retries and dead letters aside; more are refused, however they would be created.
+    max_topics: int = 250_000
+    #: Consumer groups at most.
+    max_groups: int = 100_000
     #: Create a consumer group when a consumer of it connects.
     auto_create_groups: bool = False
     #: What the broker does at all: 6 read and write, 4 read, 2 write. Topics have permissions of their own.
@@ -209,6 +213,8 @@ class BrokerConfig:
             self.permission,
             "6 reads and writes, 4 reads, 2 writes, 0 does neither",
         )
+        require_at_least(1, "max_topics", self.max_topics)
+        require_at_least(1, "max_groups", self.max_groups)
         require_at_least(0, "max_held_pulls", self.max_held_pulls)
         require_at_least(1, "max_pull_messages", self.max_pull_messages)
         require_at_least(1, "max_pull_bytes", self.max_pull_bytes)

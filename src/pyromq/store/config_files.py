@@ -22,9 +22,9 @@ from __future__ import annotations
 
 import enum
 import errno
+import hashlib
 import logging
 import threading
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,7 @@ from typing import ClassVar, Generic, TypeVar
 
 from pyromq.clock import Clock
 from pyromq.errors import CorruptFile, IllegalOffset, NotJson, WrongShape
-from pyromq.model import lenient_json, names
+from pyromq.model import names
 from pyromq.model.data_version import DataVersion
 from pyromq.model.group import GroupConfig
 from pyromq.model.ids import QueueOffset
@@ -49,14 +49,15 @@ from pyromq.model.json_form import (
     to_json,
 )
 from pyromq.model.topic import TopicConfig
-from pyromq.store import log_history
+from pyromq.store import config_changes, log_history
 from pyromq.store.change_log import ChangeLog
+from pyromq.store.config_changes import ChangeFiles
 from pyromq.store.disk import Disk
+from pyromq.store.json_checks import CHECKSUM, decode_checked, encode_checked
 from pyromq.store.log_history import Entry, LogHistory
 
 log = logging.getLogger("pyromq.store")
 
-CHECKSUM = "pyromqCrc"
 DATA_VERSION = "dataVersion"
 
 
@@ -99,6 +100,8 @@ class JsonFile:
         self.damaged = path.with_name(f"{path.name}.damaged")
         self._disk = disk
         self._check = check
+        #: The digest of what this process wrote last.
+        self._written: bytes | None = None
 
     def load(self) -> Loaded | None:
         """The newest good content; None when there is no file at all, which is a new store."""
@@ -121,8 +124,9 @@ class JsonFile:
     def save(self, value: JsonObject) -> None:
         """Replace the content. Returns when it is durable; raises OSError when the disk does not take it."""
         self._check(value)
-        data = _encode(value)
-        current = self._look(self.path)
+        data = encode_checked(value)
+        raw = self._as_written()
+        current = _Copy(raw, {}) if raw is not None else self._look(self.path)
         if current.value is not None:
             self._disk.replace_bytes(self.previous, current.raw)
         else:
@@ -130,6 +134,17 @@ class JsonFile:
             if self._look(self.previous).value is None:
                 self._disk.replace_bytes(self.previous, data)  # a good copy first, whatever happens next
         self._disk.replace_bytes(self.path, data)
+        self._written = hashlib.sha256(data).digest()
+
+    def _as_written(self) -> bytes | None:
+        """The content, if it is what was written last: good without a look at each entry of a large table."""
+        if self._written is None:
+            return None
+        try:
+            raw = self._disk.read_bytes(self.path)
+        except OSError:
+            return None
+        return raw if hashlib.sha256(raw).digest() == self._written else None
 
     def problem(self) -> str | None:
         """What is wrong with the file itself, whatever its copy has; None: nothing, or it is not there."""
@@ -146,7 +161,7 @@ class JsonFile:
                 raise
             return _Copy(problem=f"the disk cannot read it ({error})")
         try:
-            value = _decode(raw)
+            value = decode_checked(raw)
             self._check(value)
         except (NotJson, WrongShape) as error:
             return _Copy(raw, problem=str(error))
@@ -164,23 +179,6 @@ class JsonFile:
             f'broker of this group, or repair it by hand (without its "{CHECKSUM}" line), then start again. '
             "Removing both files starts this table from nothing."
         )
-
-
-def _checksum(value: JsonObject) -> int:
-    return zlib.crc32(lenient_json.canonical(value))
-
-
-def _encode(value: JsonObject) -> bytes:
-    """The checksum comes first: then removing its line leaves JSON."""
-    content = {key: item for key, item in value.items() if key != CHECKSUM}
-    return lenient_json.dumps({CHECKSUM: _checksum(content), **content})
-
-
-def _decode(raw: bytes) -> JsonObject:
-    value = an_object(lenient_json.loads(raw))
-    if CHECKSUM in value and value.pop(CHECKSUM) != _checksum(value):
-        raise WrongShape(f'its checksum is of another content (after a change by hand the "{CHECKSUM}" line must go)')
-    return value
 
 
 Content = TypeVar("Content")
@@ -228,20 +226,23 @@ class _Table(Generic[Content]):
         """Write the file when something changed since the last time. Returns when it is durable."""
         assert self._loaded, f"{self.FILE} must be loaded first, else it would be replaced by an empty table"
         with self._saving:
-            with self._lock:
-                if not self._changed:
-                    return False
-                self._before_save()
-                document = {**self._rest, DATA_VERSION: to_json(self.version), self.TABLE: self._table()}
-                if self._history.entries:
-                    document[log_history.FIELD] = log_history.to_json(self._history)
-                self._changed = False
-            try:
-                self._file.save(document)
-            except BaseException:
-                self._changed = True
-                raise
-            return True
+            return self._save()
+
+    def _save(self) -> bool:
+        with self._lock:
+            if not self._changed:
+                return False
+            self._before_save()
+            document = {**self._rest, DATA_VERSION: to_json(self.version), self.TABLE: self._table()}
+            if self._history.entries:
+                document[log_history.FIELD] = log_history.to_json(self._history)
+            self._changed = False
+        try:
+            self._file.save(document)
+        except BaseException:
+            self._changed = True
+            raise
+        return True
 
     def _parse(self, document: JsonObject) -> tuple[DataVersion | None, Content]:
         found = document.get(DATA_VERSION)  # absent in old files of delayed messages
@@ -312,6 +313,14 @@ class _Configs(_Table[dict[str, Config]]):
     def __init__(self, disk: Disk, directory: Path, clock: Clock) -> None:
         super().__init__(disk, directory, clock)
         self._configs: dict[str, Config] = {}
+        #: Changes that are not saved, and the counter of the version that is: if it grew by as many, nothing else
+        #: happened to the table.
+        self._pending: list[JsonObject] = []
+        self._saved_counter = -1
+        #: The version of the whole file; None: it is not known, and the next save writes it.
+        self._base: JsonObject | None = None
+        self._whole_version = self.version
+        self._change_files = ChangeFiles(disk, directory / self.FILE)
 
     def __len__(self) -> int:
         return len(self._configs)
@@ -328,12 +337,14 @@ class _Configs(_Table[dict[str, Config]]):
 
     def put(self, config: Config) -> bool:
         """Add or replace; False when it is there already. `WrongShape` for what the file cannot hold."""
-        from_json(type(config), to_json(config))
+        form = to_json(config)
+        from_json(type(config), form)
         with self._lock:
             if self._configs.get(config.name) == config:
                 return False
             self._configs[config.name] = config
             self._new_version()
+            self._pending.append({"put": form})
             self._changed = True
             return True
 
@@ -341,13 +352,101 @@ class _Configs(_Table[dict[str, Config]]):
         with self._lock:
             if self._configs.pop(name, None) is None:
                 return False
-            self._forget(name)
             self._new_version()
+            self._pending.append({"removed": name})
+            if self._forget(name):
+                self._base = None
             self._changed = True
             return True
 
-    def _forget(self, name: str) -> None:
-        """Drop what else the file says of it."""
+    def _forget(self, name: str) -> bool:
+        """Drop what else the file says of it; False: nothing."""
+        return False
+
+    # --- changes of a large table ------------------------------------------------------------------------------------
+
+    def load(self) -> Source | None:
+        source = super().load()
+        found = self._change_files.load()
+        whole = to_json(self.version)
+        if source is Source.CURRENT:
+            self._base = whole
+        with self._lock:
+            for changes in found:
+                if source is Source.PREVIOUS or changes.base == whole:
+                    self._apply(changes.changes)
+                    self.version = from_json(DataVersion, changes.version)
+                else:
+                    self._base = None  # of a file that was written again since
+            if found and self._base is None:
+                self._changed = True
+            self._pending.clear()
+            self._saved_counter = self.version.counter
+        return source
+
+    def _apply(self, changes: list[JsonObject]) -> None:
+        """Raises CorruptFile."""
+        try:
+            for change in changes:
+                if "put" in change:
+                    config = self._config(an_object(change["put"]))
+                    self._configs[config.name] = config
+                else:
+                    self._configs.pop(text(change.get("removed")), None)
+        except WrongShape as problem:
+            raise CorruptFile(f"the changes of {self._file.path} cannot be used: {problem}") from None
+
+    def _save(self) -> bool:
+        with self._lock:
+            if not self._changed:
+                return False
+            base, changes, version = self._base, self._pending, self.version
+            if base is not None and self._is_only_changes():
+                self._pending, self._changed = [], False
+            else:
+                base = None
+        if base is None:
+            return self._save_whole()
+        try:
+            self._change_files.append(base, to_json(version), changes)
+        except BaseException:
+            with self._lock:
+                self._base, self._changed = None, True
+            raise
+        self._saved_counter = version.counter
+        return True
+
+    def _is_only_changes(self) -> bool:
+        changes = len(self._pending)
+        return (
+            len(self._configs) >= config_changes.FROM_ENTRIES
+            and self.version.counter == self._saved_counter + changes
+            and self._change_files.count + changes <= len(self._configs) // 2
+        )
+
+    def _save_whole(self) -> bool:
+        self._base = None
+        saved = super()._save()
+        if saved:
+            with self._lock:
+                self._base, self._saved_counter = to_json(self._whole_version), self._whole_version.counter
+            if self._change_files.count:
+                self._change_files.clear()
+        return saved
+
+    def _before_save(self) -> None:
+        self._pending = []
+        self._whole_version = self.version
+
+    def keep_whole(self) -> None:
+        """Have the next save write the whole file, and remove those with changes."""
+        with self._lock:
+            if self._change_files.count or self._pending:
+                self._base, self._changed = None, True
+
+    def _replace(self, content: dict[str, Config]) -> None:
+        self._base = None
+        self._take(content)
 
     def _read(self, table: JsonObject) -> dict[str, Config]:
         return {name: self._read_one(name, form) for name, form in table.items()}
@@ -411,11 +510,13 @@ class GroupTable(_Configs[GroupConfig]):
     def _config(self, form: JsonObject) -> GroupConfig:
         return from_json(GroupConfig, form)
 
-    def _forget(self, name: str) -> None:
+    def _forget(self, name: str) -> bool:
         # A later group of the same name must not inherit what this one was refused.
-        if name in self.forbidden:
+        is_forbidden = name in self.forbidden
+        if is_forbidden:
             left = {group: topics for group, topics in self.forbidden.items() if group != name}
             self._rest = {**self._rest, self.FORBIDDEN: left}
+        return is_forbidden
 
 
 def _check_offset(queue: int, offset: int) -> None:

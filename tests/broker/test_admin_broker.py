@@ -191,7 +191,7 @@ def test_runtime_figures_have_the_names_and_forms_that_tools_parse() -> None:
 
 def test_a_broker_says_that_it_knows_writers_that_number_their_messages() -> None:
     parts = AdminParts()
-    parts.writers.sequences.stored([Numbered(Stream(b"orders", 0, b"w"), 0, 0)], 0)
+    parts.writers.sequences.stored([(Numbered(Stream(b"orders", 0, b"w"), 0, 0), 0)], 0)
     parts.numbered.repeats = 7
     figures = parts.told(ask.GetRuntimeInfo())["table"]
     names = ("pyromq.idempotentWriters", "pyromq.writersRemembered", "pyromq.repeatsDropped")

@@ -439,3 +439,24 @@ def test_damaged_frames_are_never_taken_for_something_else(where: int, patch: by
         pytest.fail("the fast way took what the ordinary way refuses")
     assert answers == expected
     assert one.log() == other.log()
+
+
+def test_among_very_many_topics_one_is_looked_up_when_a_message_was_sent_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking at 200,000 topics after each change would hold up everybody."""
+    monkeypatch.setattr(fast_sends, "LOOKED_UP_AT_ONCE", 1)
+    scene = Scene()
+    fast = scene.fast
+    fast._look_up_topics()
+    assert fast.topics == {}
+    for name in ("orders", "closed", "nowhere"):
+        fast.learn(name)
+    assert list(fast.topics) == [b"orders"]
+    fast.topics_changed()
+    fast.learn("orders")
+    assert fast.topics == {}, "it may be another one now"
+    monkeypatch.setattr(fast_sends, "LOOKED_UP_AT_ONCE", 1000)
+    fast._look_up_topics()
+    made = fast.topics[b"orders"]
+    fast.topics_changed()
+    fast._look_up_topics()
+    assert fast.topics[b"orders"] is made, "an unchanged topic keeps what was made for it"

@@ -14,9 +14,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pyromq.broker.compiled import KERNEL
 from pyromq.broker.held_answers import HeldAnswers
@@ -61,11 +61,25 @@ if KERNEL is not None and STORE_KERNEL is not None:
 
 #: When topics change again and again, they are looked up so often at most.
 LOOK_UP_SECONDS = 0.05
+#: With more topics than this, a topic is looked up when a message was sent to it.
+LOOKED_UP_AT_ONCE = 5000
 #: Names of properties that keep a message from the loop; and how much of a header is searched for them.
 _OWN_WAYS = (b"TRAN_MSG", b"PYROMQ_WRITER")
 _LOOKED_AT = 4096
 #: Stand for the values in the pattern of an answer.
 _ID, _QUEUE, _OFFSET, _KEY = "@ID@", 1_111_111_111, 2_222_222_222_222, "@KEY@"
+
+
+class KnownTopics(Protocol):
+    """The topics that are on the disk."""
+
+    def __iter__(self) -> Iterator[TopicConfig]: ...
+
+    def __len__(self) -> int: ...
+
+    def __contains__(self, name: str) -> bool: ...
+
+    def get(self, name: str) -> TopicConfig | None: ...
 
 
 class FastSends:
@@ -74,7 +88,7 @@ class FastSends:
     def __init__(
         self,
         config: Callable[[], BrokerConfig],
-        topics: Iterable[TopicConfig],
+        topics: KnownTopics,
         store: MessageStore,
         overload: Overload,
         store_host: PackedHost,
@@ -93,6 +107,7 @@ class FastSends:
         #: By name; the loop looks here and nowhere else.
         self.topics: dict[bytes, FastTopic] = {}
         #: All topics that were looked at; None for those that need a decision.
+        self._learns = False
         self._made: dict[str, tuple[TopicConfig, FastTopic | None]] = {}
         self._store_host = store_host
         self._loop: Any = self._new_loop()
@@ -127,6 +142,10 @@ class FastSends:
     def _look_up_topics(self) -> None:
         """Which topics need no decision. It takes time in proportion to their number: not at every change, and those
         that did not change keep what was made for them."""
+        if len(self._all_topics) > LOOKED_UP_AT_ONCE:
+            self._learns = True
+            return
+        self._learns = False
         before, self._made = self._made, {}
         self._is_stale = False
         self._look_up_from = self._store.clock.monotonic() + LOOK_UP_SECONDS
@@ -137,6 +156,14 @@ class FastSends:
             self._made[topic.name] = made
             if made[1] is not None:
                 self.topics[made[1].name] = made[1]
+
+    def learn(self, name: str) -> None:
+        """A message was sent to this topic in the ordinary way: among very many topics, only these are looked up."""
+        if not self._learns or self._is_stale or name not in self._all_topics:
+            return
+        topic = self._all_topics.get(name)
+        if topic is not None and _is_plain(topic) and name.encode() not in self.topics:
+            self.topics[name.encode()] = self._new(topic)
 
     def _new(self, topic: TopicConfig) -> FastTopic:
         made: FastTopic = self._forms.fast_topic(topic.name.encode(), *_shape(topic))

@@ -354,6 +354,8 @@ class Parts:
         answer = self.send.send(request, peer)
         goes_elsewhere = names.is_retry_topic(request.topic) and not self._tables.settings_saver.is_saved
         is_settled = request.topic in self.saved_topics and not goes_elsewhere
+        if self.fast_sends is not None:
+            self.fast_sends.learn(request.topic)
         return answer if is_settled else self._when_saved(answer)
 
     def _answered_when_saved(self, handler: Handler) -> Handler:

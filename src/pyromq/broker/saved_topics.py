@@ -16,19 +16,25 @@ class SavedTopics:
 
     def __init__(self, table: TopicTable, on_saved: Callable[[], None]) -> None:
         self._table = table
-        self._saved = _by_name(table)
+        self._saved = table.by_name()
         self._on_saved = on_saved
 
     def __iter__(self) -> Iterator[TopicConfig]:
         return (topic for topic in self._table if self._saved.get(topic.name) is topic)
 
+    def __len__(self) -> int:
+        return len(self._saved)
+
     def __contains__(self, name: str) -> bool:
         topic = self._table.get(name)
         return topic is not None and self._saved.get(name) is topic
 
+    def get(self, name: str) -> TopicConfig | None:
+        return self._table.get(name) if name in self else None
+
     def saving(self) -> Callable[[], None]:
         """The table is about to be written: call what this returns when it is on the disk."""
-        about_to_be_saved = _by_name(self._table)
+        about_to_be_saved = self._table.by_name()
 
         def done() -> None:
             if about_to_be_saved != self._saved:
@@ -36,7 +42,3 @@ class SavedTopics:
                 self._on_saved()
 
         return done
-
-
-def _by_name(table: TopicTable) -> dict[str, TopicConfig]:
-    return {topic.name: topic for topic in table}

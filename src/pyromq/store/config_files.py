@@ -332,6 +332,11 @@ class _Configs(_Table[dict[str, Config]]):
         with self._lock:
             return iter(list(self._configs.values()))
 
+    def by_name(self) -> dict[str, Config]:
+        """A copy of all."""
+        with self._lock:
+            return dict(self._configs)
+
     def get(self, name: str) -> Config | None:
         return self._configs.get(name)
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import AsyncMock
 
@@ -20,6 +21,8 @@ from pyromq.broker.processors import leading as processor
 from pyromq.config import BrokerConfig, ReplicationConfig, StoreConfig
 from pyromq.errors import PyroMQError, SendError
 from pyromq.net.address import parse_address
+from pyromq.replication.joining import Parted
+from pyromq.wire.bodies.epochs import EpochEntry
 from pyromq.wire.codes import ResponseCode
 from pyromq.wire.leading_requests import GetTimerCheckPoint, RestartBroker, StepDown
 
@@ -483,3 +486,23 @@ def test_a_start_warns_of_a_third_broker_that_it_knows_of(tmp_path: Path, caplog
         assert "what 2 of 3 brokers have" in caplog.text
 
     told(tmp_path, story, "SYNC_MASTER")
+
+
+def test_a_slave_that_cuts_its_log_for_a_new_master_follows_the_old_one_no_more(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.send("first")
+        cut_at = (await scene.epochs("a")).end
+        await scene.send("second")
+        await scene.follows("b", "a")
+        told_by_a = await scene.epochs("a")
+        entries = (*told_by_a.entries, EpochEntry(told_by_a.newest + 1, cut_at, told_by_a.end, "c.1"))
+        told_by_c = replace(told_by_a, entries=entries, number=told_by_a.newest + 1, member="c")
+        copies = scene.of("b").copies
+        assert copies is not None
+        with pytest.raises(Parted, match="are not in the log of the master"):
+            copies._agree_with(told_by_c, "127.0.0.1:1")
+        assert copies.number == told_by_a.newest + 1, "it is on the disk before the cut"
+        with pytest.raises(Parted, match="another broker has led since"):
+            copies._refuse_strangers(told_by_a, scene.of("a").address)
+
+    told(tmp_path, story, "ASYNC_MASTER")

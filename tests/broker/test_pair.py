@@ -358,6 +358,21 @@ def test_sends_without_a_slave_are_stored_and_unknown_and_with_it_they_are_ackno
     told(tmp_path, story)
 
 
+def test_a_slave_whose_id_another_slave_has_takes_a_free_one(tmp_path: Path) -> None:
+    async def story(pair: Pair) -> None:
+        await send(pair, 0, 5)
+        await until(lambda: pair.slave.parts is not None and bool(pair.slave.parts.registrar.registered_with))
+        await pair.start("third", leads=False)
+        assert (pair.slave.config.broker_id, pair.brokers["third"].config.broker_id) == (1, 2)
+        await until(lambda: pair.brokers["third"].store.log.end == pair.master.store.log.end)
+        await pair.stop("third")
+        await pair.stop("slave")
+        await pair.start("third", leads=False)
+        assert pair.brokers["third"].config.broker_id == 2, "it is written down"
+
+    told(tmp_path, story)
+
+
 def test_consumers_go_on_from_the_slave_without_a_hole_and_their_progress_flows_back(tmp_path: Path) -> None:
     async def story(pair: Pair) -> None:
         sent = await send(pair, 0, 40)

@@ -270,6 +270,18 @@ class Leading:
         is_own = last is not None and last.by == self.known.life
         return last is not None and is_own and last.number > number and last.start == end
 
+    def note_epoch(self, number: int) -> None:
+        """Follow no master of an earlier epoch from now on. Raises OSError."""
+        self._become(replace(self.known, number=max(self.known.number, number)))
+
+    def renumber(self, broker_id: int) -> None:
+        """Make this slave one with another broker id, for good. Raises OSError."""
+        log.warning(
+            "the broker id %d is taken by another broker of this name: this slave has the id %d from now on",
+            self.config.broker_id, broker_id,
+        )  # fmt: skip
+        self._become(self.known.stood_down(self.known.number, broker_id))
+
     def give_way(self, number: int, broker_id: int, leader: Member) -> None:
         """Its epochs above `number` have no byte: it follows the leader of that epoch. Raises OSError."""
         self._become(self.known.gave_way(number, broker_id).heard_of([leader]))

@@ -237,6 +237,23 @@ class Others:
         answer = await self._client.call(address, ViewMessage(position=position), ASK_SECONDS)
         return bytes(answer.body) if answer.code == ResponseCode.SUCCESS else None
 
+    async def id_instead_of_taken(self) -> int | None:
+        """Return a free id for this slave if a trusted broker of this name has its own; else None.
+
+        Ids are given away when masters stand down, so a slave with a new disk may find the id of its settings taken.
+        """
+        own = self._leading.config.broker_id
+        holder = (await self.registered()).get(own)
+        if holder is None or holder == self._own_address():
+            return None
+        try:
+            answer = await self._ask_known(holder)
+        except PyroMQError:
+            return None
+        if answer is None or answer.told.broker_id != own or answer.told.member == self._leading.known.member:
+            return None
+        return await self.free_id("")
+
     async def free_id(self, master: str) -> int:
         """A number for us as a slave of the broker at this address, whose own is free."""
         besides = {self._own_address(), master}

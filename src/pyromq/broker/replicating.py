@@ -415,7 +415,7 @@ class Replicating:
             )
 
     def _agree_with(self, told: BrokerEpochs, address: str) -> None:
-        """Have put aside what is not the master's. Raises Parted when that has to happen first."""
+        """Have put aside what is not the master's. Raises Parted when that has to happen first, and OSError."""
         ours = LogExtent(self._store.log.start, self._store.log.end, self._leading.epochs)
         theirs = extent_of(told)
         way = way_back(theirs, ours)
@@ -426,6 +426,8 @@ class Replicating:
                 "promote --force`); for a new copy of that log give this broker a new store directory"
             )
         self._refuse_restored(told, address, ours)
+        if not isinstance(way, GoOn) and are_related(theirs, ours):
+            self._leading.note_epoch(told.newest)  # after the restart the master before it is not followed again
         if isinstance(way, CutBack):
             why = (
                 f"{way.until - way.position} bytes from position {way.position} on are not in the log of the master "

@@ -142,13 +142,13 @@ class FastSends:
     def _look_up_topics(self) -> None:
         """Which topics need no decision. It takes time in proportion to their number: not at every change, and those
         that did not change keep what was made for them."""
+        self._is_stale = False
+        self._look_up_from = self._store.clock.monotonic() + LOOK_UP_SECONDS
         if len(self._all_topics) > LOOKED_UP_AT_ONCE:
             self._learns = True
             return
         self._learns = False
         before, self._made = self._made, {}
-        self._is_stale = False
-        self._look_up_from = self._store.clock.monotonic() + LOOK_UP_SECONDS
         for topic in self._all_topics:
             made = before.get(topic.name)
             if made is None or made[0] is not topic:

@@ -125,8 +125,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        # 0: `pause_writing` tells of the first byte that the peer has not taken, `resume_writing` of the last.
-        self._transport.set_write_buffer_limits(high=0)
+        # 0: `pause_writing` tells of the first byte that the peer has not taken, `resume_writing` of the last. A TLS
+        # transport pauses at its limit, not above it: with 0 it would pause with an empty buffer, and never resume.
+        is_tls = transport.get_extra_info("ssl_object") is not None
+        self._transport.set_write_buffer_limits(high=1 if is_tls else 0)
         name = transport.get_extra_info("peername")
         if isinstance(name, tuple):
             self.host, port = name[:2]

@@ -85,7 +85,7 @@ def test_a_follower_that_proves_itself_counts_up_to_the_end_that_was_compared() 
     assert not taking.uncounted
     assert crowd.replicated == len(LOG)
     assert crowd.written
-    assert set(crowd.written) == {SLAVE}
+    assert set(crowd.written) == {SLAVE._replace(is_proved=True)}
 
 
 def test_it_is_written_down_before_its_report_counts() -> None:
@@ -342,6 +342,23 @@ def test_an_entry_that_a_proved_follower_has_is_no_strangers() -> None:
     crowd.follow("stranger", None)
     assert crowd.followers.by_name["stranger"].identity is None
     assert crowd.replicated == len(LOG)
+
+
+def test_a_program_on_a_configured_host_keeps_no_proved_follower_out() -> None:
+    crowd = Crowd(members=[ConfiguredMember(SLAVE.broker_id, f"localhost:{SLAVE.address.rpartition(':')[2]}")])
+    crowd.follow("stranger", None, host="127.0.0.1")
+    assert crowd.followers.copies == 1
+    crowd.follow("ours", introduction(), host="127.0.0.1")
+    assert set(crowd.followers.by_name) == {"ours"}
+    assert crowd.replicated == len(LOG)
+
+
+def test_a_proved_follower_with_the_id_of_another_configured_member_is_refused() -> None:
+    crowd = Crowd(members=[ConfiguredMember(SLAVE.broker_id, "10.0.0.2:10911")])
+    crowd.follow("apache", None)
+    with pytest.raises(Refused, match="broker id 1"):
+        crowd.follow("second", introduction())
+    assert set(crowd.followers.by_name) == {"apache"}
 
 
 # --- frames ----------------------------------------------------------------------------------------------------------

@@ -145,7 +145,7 @@ class Admission:
         if not proved and not vouched:
             return None
         itself = self._itself()
-        identity = Identity(hello.member, hello.broker_id, hello.address, hello.ha_address, hello.process)
+        identity = Identity(hello.member, hello.broker_id, hello.address, hello.ha_address, hello.process, proved)
         if not hello.member or hello.member == itself.member:
             raise Refused(f"the slave {identity} has no member id of its own: its store is a copy of this broker's")
         if hello.broker_id == 0:

@@ -33,6 +33,8 @@ class Identity(NamedTuple):
     ha_address: str = ""
     #: New with every process: two processes with one member id are a store and its copy.
     process: str = ""
+    #: It proved the secret of the group; else the settings vouch for its host alone.
+    is_proved: bool = False
 
     def __str__(self) -> str:
         return f"{self.address} (id {self.broker_id}, member {self.member})"
@@ -51,7 +53,8 @@ def displaced(new: Identity, connected: Iterable[Connected], heard_since_ms: int
 
     The same process that connects again takes the place of its older connection. Another broker with the same member
     id, broker id or address is refused while the older one is alive: both would count, and one would be forgotten.
-    Raises Refused.
+    A broker that proved the secret is not kept out by an unproved connection in its place: any program on a host that
+    the settings name can make one. Raises Refused.
     """
     gone = []
     for one in connected:
@@ -59,10 +62,16 @@ def displaced(new: Identity, connected: Iterable[Connected], heard_since_ms: int
         if not (old.member == new.member or old.broker_id == new.broker_id or old.address == new.address):
             continue
         is_same_process = old.member == new.member and old.process == new.process
-        if not is_same_process and one.heard_ms >= heard_since_ms:
+        if not is_same_process and not _outranks(new, old) and one.heard_ms >= heard_since_ms:
             raise Refused(_collision(new, old, one.name))
         gone.append(one.name)
     return gone
+
+
+def _outranks(new: Identity, old: Identity) -> bool:
+    """Return whether `old` took the place of `new` without a proof. The settings may have another name of its host."""
+    is_its_place = new.broker_id == old.broker_id and new.address.rpartition(":")[2] == old.address.rpartition(":")[2]
+    return new.is_proved and not old.is_proved and is_its_place
 
 
 def _collision(new: Identity, old: Identity, name: str) -> str:

@@ -196,6 +196,15 @@ def test_a_digest_of_removed_bytes_is_refused_and_one_of_the_rest_is_good() -> N
     assert crowd.replicated == len(LOG)
 
 
+def test_a_log_of_which_no_byte_is_compared_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the secret: the settings name its host, and it knows the epochs."""
+    monkeypatch.setattr("pyromq.replication.introduction.digest_start", lambda start, end, primary_start: end)
+    crowd = Crowd(members=[ConfiguredMember(SLAVE.broker_id, "10.0.0.2:10911")])
+    with pytest.raises(Refused, match="too near its end"):
+        crowd.follow("s", introduction(secret=None, expects_proof=False), bytes(len(LOG)))
+    assert crowd.replicated == 0
+
+
 def test_an_empty_log_proves_nothing_and_counts_for_what_it_is_sent() -> None:
     crowd = Crowd(epochs=lambda: EPOCHS)
     crowd.follow("s", introduction(epochs=EPOCHS), b"")

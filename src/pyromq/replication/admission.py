@@ -25,6 +25,7 @@ from pyromq.replication.handshake import (
     Secret,
     Welcome,
     digest_between,
+    digest_start,
     follower_parts,
     frame_of,
     primary_parts,
@@ -124,6 +125,8 @@ class Admission:
                 f"the log of the slave ends at {theirs.end} with epochs that are not those of this broker, whose log "
                 f"ends at {ours.end}: it has to compare again"
             )
+        if hello.digest_from > digest_start(theirs.start, theirs.end, ours.start):
+            raise Refused(f"the digest of the slave's log begins at {hello.digest_from}, which is too near its end")
         try:
             digest = digest_between(self._log.log_bytes, hello.digest_from, hello.end)
         except OffsetNotFound as gone:

@@ -27,7 +27,7 @@ from pyromq.replication.identity import Identity
 from pyromq.replication.introduction import Introduction
 from pyromq.replication.primary import MAX_UNKNOWN
 from pyromq.replication.stream import ReplicaStream, StreamTimes
-from pyromq.testing.ports import free_broker_port
+from pyromq.testing.ports import free_broker_port, free_port
 from replication.memory_log import MemoryLog
 
 TOPIC = "orders"
@@ -345,5 +345,29 @@ def test_a_configured_slave_of_apaches_counts_from_what_it_was_sent(tmp_path: Pa
                 again.write(encode_report(scene.master.store.log.end))
 
             assert not await scene.is_acknowledged(claim), "nothing was sent on its new connection"
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_slave_finds_a_master_whose_replication_port_is_any_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, is_named: bool
+) -> None:
+    async def story() -> None:
+        ha_port = free_port()
+        async with scene_in(tmp_path, listen_port=ha_port, timeout_ms=20_000) as scene:
+            members = (f"0@{scene.master.address}",) if is_named else ()
+            primary = f"127.0.0.1:{ha_port}"
+            with caplog.at_level(logging.WARNING, logger="pyromq.broker"):
+                slave = await scene.start("slave", 1, primary=primary, members=members)
+                assert slave.copies is not None
+                await until(lambda: slave.copies is not None and not slave.copies.seeks_master)
+            says_so = "name it in replication.members" in caplog.text
+            assert says_so is not is_named
+            if is_named:
+                assert await scene.is_acknowledged()
+                assert slave.parts is not None
+                parts = slave.parts
+                await until(lambda: parts.metadata_copy.is_complete)
 
     asyncio.run(story())

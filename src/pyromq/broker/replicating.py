@@ -96,6 +96,8 @@ class Replicating:
         #: Told when a slave has compared, and copies: with the address of the master that it asked.
         self.agreed: Callable[[str | None], None] = lambda address: None
         self._master_address: str | None = None
+        #: Guessed addresses of masters where no broker answered.
+        self._guessed: set[str] = set()
         if config.is_slave:
             self.replica = Replica(
                 StoreLog(store), clock, times=self._times, compare=self._compare, changed=self._replica_changed
@@ -316,6 +318,7 @@ class Replicating:
         except CallFailed:
             if is_certain or self._leading.epochs:
                 raise
+            self._warn_of_guess(ha_address, address)
             answer = None
         if answer is not None and not answer.is_trusted and not self.follows_settings:
             raise Parted(f"{why_not_trusted(answer)}; until then its log is not copied")
@@ -394,8 +397,21 @@ class Replicating:
         for member in self._leading.known.members:
             if member.ha_address == ha_address:
                 return member.address, True
+        masters = [one.address for one in self._config.replication.configured_members if one.broker_id == 0]
+        if masters and ha_address == self._config.replication.primary:
+            return masters[0], True
         host, port = parse_address(ha_address)
         return shown_address(host, port - 1), False
+
+    def _warn_of_guess(self, ha_address: str, address: str) -> None:
+        """The address of the master itself is the port below its replication port, unless the settings name it."""
+        if address not in self._guessed:
+            self._guessed.add(address)
+            log.warning(
+                "no broker answers at %s, the port below the replication address %s: its log is copied, and neither "
+                "topics nor groups nor progress, and this slave counts for no acknowledgement. If the master listens "
+                "at another port, name it in replication.members (0@HOST:PORT)", address, ha_address,
+            )  # fmt: skip
 
     def _refuse_strangers(self, told: BrokerEpochs, address: str) -> None:
         if (told.cluster, told.name) != (self._config.cluster, self._config.name):

@@ -79,6 +79,14 @@ def test_eighty_hours_ahead_for_twelve_seconds() -> None:
     assert world.pass_time(HOUR_MS)
 
 
+@pytest.mark.parametrize("step_ms", [24 * HOUR_MS, 400 * 24 * HOUR_MS], ids=["watched", "not watched"])
+def test_a_long_uptime_excuses_no_jump(step_ms: int) -> None:
+    world = World()
+    world.look()
+    assert world.pass_time(400 * 24 * HOUR_MS, step_ms)
+    assert not world.jump(80 * HOUR_MS)
+
+
 def test_a_jump_is_believed_once_it_has_lasted() -> None:
     world = World()
     world.look()

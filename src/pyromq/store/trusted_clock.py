@@ -27,6 +27,8 @@ log = logging.getLogger("pyromq.store")
 TOLERANCE_MS = 600_000
 #: And by this share of the elapsed time: clocks of cheap machines drift, time services slew at most 0.05 %.
 DRIFT = 0.01
+#: The share counts for at most this long. After a year of uptime it would otherwise excuse a jump of 88 hours.
+ANCHOR_MS = 86_400_000
 #: Save the believed time this often, and repeat the warning this often.
 SAVE_MS = 60_000
 WARN_MS = 3_600_000
@@ -66,7 +68,8 @@ def judge(state: ClockState, now: Reading, *, newest_store_ms: int, confirm_ms: 
     """Return the next state. `newest_store_ms`: store time of the newest record at the start; 0 if there is none."""
     ahead = _ahead_ms(state, now, newest_store_ms)
     if ahead is None:
-        keeps_anchor = state.anchor is not None and now.elapsed_ms(state.anchor) is not None
+        elapsed = now.elapsed_ms(state.anchor) if state.anchor is not None else None
+        keeps_anchor = elapsed is not None and elapsed < ANCHOR_MS
         behind = state.anchor is not None and now.wall_ms < state.seen_ms - TOLERANCE_MS
         anchor = state.anchor if keeps_anchor and not behind else now
         return ClockState(anchor, now.wall_ms)
@@ -90,7 +93,7 @@ def _ahead_ms(state: ClockState, now: Reading, newest_store_ms: int) -> int | No
         ahead, allowed = now.wall_ms - state.seen_ms, TOLERANCE_MS
     else:
         ahead = now.wall_ms - state.anchor.wall_ms - elapsed
-        allowed = TOLERANCE_MS + int(elapsed * DRIFT)
+        allowed = _allowed_ms(elapsed)
     return ahead if ahead > allowed else None
 
 
@@ -98,7 +101,12 @@ def _jumped_again(suspect: Reading, now: Reading) -> bool:
     elapsed = now.elapsed_ms(suspect)
     if elapsed is None:
         return True
-    return abs(now.wall_ms - suspect.wall_ms - elapsed) > TOLERANCE_MS + int(elapsed * DRIFT)
+    return abs(now.wall_ms - suspect.wall_ms - elapsed) > _allowed_ms(elapsed)
+
+
+def _allowed_ms(elapsed_ms: int) -> int:
+    """Return how far the wall clock may be from the expected time after this long."""
+    return TOLERANCE_MS + int(min(elapsed_ms, ANCHOR_MS) * DRIFT)
 
 
 class TrustedClock:

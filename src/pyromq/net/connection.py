@@ -483,8 +483,10 @@ class Connection(asyncio.BufferedProtocol):
             if sent == len(data):
                 return
             data = memoryview(data)[sent:]
+            if len(data) <= CHUNK_BYTES:
+                data = bytes(data)  # a transport may keep a view, and with it all of the answer
         if self._outbox.size or len(data) > CHUNK_BYTES:
-            self._outbox.put(bytes(data))
+            self._outbox.put(data)
             del out, data  # the outbox has its own copy
             self._write_on()
         else:

@@ -13,29 +13,31 @@ CHUNK_BYTES = 64 << 10
 
 
 class Outbox:
-    """The unwritten bytes of one connection, in their order."""
+    """The unwritten bytes of one connection, in their order.
 
-    __slots__ = ("_pieces", "size")
+    They are kept as chunks, each an object of its own: a view of the rest of an answer would keep all of the answer in
+    memory, up to 16 MiB for the last bytes that a peer has not taken.
+    """
+
+    __slots__ = ("_chunks", "size")
 
     def __init__(self) -> None:
-        self._pieces: deque[memoryview] = deque()
+        self._chunks: deque[bytes] = deque()
         self.size = 0
 
-    def put(self, data: bytes) -> None:
-        self._pieces.append(memoryview(data))
-        self.size += len(data)
+    def put(self, data: bytes | memoryview) -> None:
+        """Copy an answer, or the rest of one."""
+        view = memoryview(data)
+        for at in range(0, len(view), CHUNK_BYTES):
+            self._chunks.append(bytes(view[at : at + CHUNK_BYTES]))
+        self.size += len(view)
 
     def next_chunk(self) -> bytes:
-        """Take out the next bytes: a copy, so that the rest is not kept alive by the transport."""
-        first = self._pieces[0]
-        chunk = bytes(first[:CHUNK_BYTES])
-        if len(chunk) == len(first):
-            self._pieces.popleft()
-        else:
-            self._pieces[0] = first[len(chunk) :]
+        """Take out the next bytes."""
+        chunk = self._chunks.popleft()
         self.size -= len(chunk)
         return chunk
 
     def clear(self) -> None:
-        self._pieces.clear()
+        self._chunks.clear()
         self.size = 0

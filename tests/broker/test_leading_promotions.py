@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from pyromq.broker.leadership import BEGIN_MS, Leadership, LeadershipFile
 from pyromq.broker.processors import leading as processor
 from pyromq.clock import SystemClock
 from pyromq.replication.joining import Epoch
+from pyromq.replication.stream import PrimaryStream
 from pyromq.store.disk import OsDisk
 from pyromq.store.paths import StorePaths
 from pyromq.wire.codes import ResponseCode
@@ -61,6 +63,33 @@ def test_the_slave_of_a_sync_pair_is_promoted_without_its_master(tmp_path: Path)
         await scene.stop("a")
         assert (await scene.promote("b", 2, force=False)).code == ResponseCode.SUCCESS
         await scene.leads("b")
+
+    told(tmp_path, story, SYNC)
+
+
+def test_a_slave_with_a_new_disk_is_not_promoted_before_it_has_caught_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second copies of what was acknowledged were on its old disk: the master alone has them."""
+
+    async def story(scene: Scene) -> None:
+        await scene.send("first", "second")
+        await scene.follows("b", "a")
+        await scene.stop("b")
+        shutil.rmtree(scene.root / "b")
+        with monkeypatch.context() as nothing_sent:
+            nothing_sent.setattr(PrimaryStream, "next_span", lambda stream, now_ms: None)
+            await scene.start("b")
+            await until(lambda: known_of(scene, "b") == {0})
+            await scene.stop("a")
+            await refused(scene, "b", f"no answer from {scene.of('a').address} (the master)")
+            await scene.stop("b")
+            await scene.start("b")
+            await refused(scene, "b", f"no answer from {scene.of('a').address} (the master)")
+        await scene.start("a")
+        await scene.follows("b", "a")
+        await scene.stop("a")
+        assert (await scene.promote("b", 2, force=False)).code == ResponseCode.SUCCESS
 
     told(tmp_path, story, SYNC)
 

@@ -131,6 +131,8 @@ class Leadership:
     broker_id: int | None = field(default=None, metadata=in_json("brokerId", OFFSET))
     #: What the master was when it was last followed.
     master_role: str | None = field(default=None, metadata=in_json("masterRole", _role))
+    #: The end of the master's log when ours was compared with it last: below it we may lack acknowledged messages.
+    master_end: int = field(default=0, metadata=in_json("masterEnd", OFFSET))
     #: Who was heard of last is the last.
     members: tuple[Member, ...] = field(default=(), metadata=in_json("members", _members))
     #: It is to lead, and waits for those who may have more of its log: as a slave with this id. None: it does not.
@@ -175,7 +177,7 @@ class Leadership:
         members = self.members if self.pending is None or self.pending.waits_as is None else ()
         return replace(
             self, lives=self.lives + 1, led_as=(*before, life)[-MAX_LIVES:], epochs=epochs, number=number,
-            waits_as=None, life=life, clean_end=None, pending=None, members=members,
+            waits_as=None, life=life, clean_end=None, pending=None, members=members, master_end=0,
         )  # fmt: skip
 
     def ended_cleanly(self, end: int) -> Leadership:
@@ -183,11 +185,13 @@ class Leadership:
         assert self.life is not None
         return replace(self, clean_end=end)
 
-    def adopted(self, epochs: tuple[Epoch, ...], number: int, master_role: str | None) -> Leadership:
-        """It copies a log of these epochs."""
+    def adopted(
+        self, epochs: tuple[Epoch, ...], number: int, master_role: str | None, master_end: int = 0
+    ) -> Leadership:
+        """It copies a log of these epochs and with this end."""
         return replace(
             self, epochs=epochs, number=max(self.number, number), master_role=master_role or self.master_role,
-            life=None, clean_end=None, pending=None,
+            master_end=master_end, life=None, clean_end=None, pending=None,
         )  # fmt: skip
 
     def renamed(self, member: str) -> Leadership:
@@ -268,6 +272,7 @@ class Leadership:
             "role": self.role,
             "brokerId": self.broker_id,
             "masterRole": self.master_role,
+            "masterEnd": self.master_end or None,
             "members": [to_json(one) for one in self.members],
             "waitsAs": self.waits_as,
             "ledAs": list(self.led_as),

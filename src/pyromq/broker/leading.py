@@ -233,7 +233,7 @@ class Leading:
         else:
             if primary.member and primary.member == known.member:
                 known = known.renamed(new_member())
-            known = known.adopted(epochs_of(primary), primary.newest, primary.role or None)
+            known = known.adopted(epochs_of(primary), primary.newest, primary.role or None, primary.end)
         self._become(known)
         self._is_settled = True
 

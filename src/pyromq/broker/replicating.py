@@ -289,6 +289,14 @@ class Replicating:
         """A slave that copies nobody's log now: its master may be somewhere else."""
         return self.replica is not None and not self.replica.state.connected
 
+    @property
+    def has_caught_up(self) -> bool:
+        """Return whether this slave has all that its master had when the two were compared last.
+
+        Until then it may lack messages that were acknowledged before it came: to another slave, or to none.
+        """
+        return self._store.log.end >= self._leading.known.master_end
+
     def trusts(self, address: str) -> bool:
         """May topics, groups and progress be taken from there? From one whose log is ours, for as long as we copy it:
         one that starts again may have lost all it had."""

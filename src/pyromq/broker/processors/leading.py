@@ -196,7 +196,8 @@ class LeadingProcessor:
             answers = await self._others.survey(before_leading=True)
         knows_leader = leading.waits or any(one.broker_id == 0 for one in known)
         end = self._store.log.end
-        candidate = Candidate(leading.extent(self._store.log.start, end), leading.least_copies, not leading.waits)
+        is_whole = not leading.waits and self._copies.has_caught_up
+        candidate = Candidate(leading.extent(self._store.log.start, end), leading.least_copies, is_whole)
         why = why_not_to_promote(candidate, known, answers, not knows_leader)
         if why is not None:
             raise NotNow(f"this broker is not promoted: {why}")

@@ -58,7 +58,9 @@ def broker(cwd: Path) -> Program:
     return Program("broker", "--port", "0", cwd=cwd)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT], ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGXCPU], ids=lambda one: one.name
+)
 def test_these_signals_stop_a_broker_cleanly(number: signal.Signals, tmp_path: Path) -> None:
     with broker(tmp_path) as program:
         program.until("PyroMQ is up")

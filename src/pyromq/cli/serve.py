@@ -1,9 +1,9 @@
 """`pyromq up`, `pyromq nameserver`, `pyromq broker`: the servers, in the foreground, until Ctrl-C or SIGTERM.
 
-SIGINT, SIGTERM and SIGQUIT stop cleanly, with exit code 0. SIGHUP, SIGUSR1 and SIGUSR2 are logged and ignored: a server
-goes on when its terminal is closed, and reads its settings at the start only. What keeps a server from starting, or
-from going on, is one sentence and exit code 1; whatever was started before it is stopped again. The servers are
-imported where they are started: a name server need not wait for the broker's code.
+SIGINT, SIGTERM, SIGQUIT, SIGXCPU and SIGPWR stop cleanly, with exit code 0. SIGHUP, SIGUSR1 and SIGUSR2 are logged and
+ignored: a server goes on when its terminal is closed, and reads its settings at the start only. What keeps a server
+from starting, or from going on, is one sentence and exit code 1; whatever was started before it is stopped again. The
+servers are imported where they are started: a name server need not wait for the broker's code.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ WILDCARDS = ("0.0.0.0", "::")  # noqa: S104  they are compared with
 SOMEWHERE = {"0.0.0.0": ("192.0.2.1", 9), "::": ("2001:db8::1", 9)}  # noqa: S104
 
 
-STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)
+#: SIGXCPU: the soft limit of processor time (`ulimit -t`). SIGPWR: containers of LXC, and power supplies; Linux only.
+STOPPING = tuple(one for one in signal.Signals if one.name in ("SIGINT", "SIGTERM", "SIGQUIT", "SIGXCPU", "SIGPWR"))
 IGNORED = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 

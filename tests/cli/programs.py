@@ -46,13 +46,18 @@ def run(*arguments: str | Path, cwd: Path, stdin: bytes = b"", **more: str) -> D
     return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
+def _without_nohup() -> None:
+    """A test run under nohup has what it starts ignore SIGHUP."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 class Program:
     """A command that runs until it is told to stop; leaving the block ends it if nobody has."""
 
     def __init__(self, *arguments: str | Path, cwd: Path, **more: str) -> None:
         self.process = subprocess.Popen(
             command(arguments), cwd=cwd, env=environment(**more), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=subprocess.PIPE, preexec_fn=_without_nohup,
         )  # fmt: skip
         assert self.process.stdout
         assert self.process.stderr

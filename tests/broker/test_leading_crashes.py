@@ -185,3 +185,28 @@ def test_a_slave_refuses_a_master_that_forgot_a_life_and_keeps_its_log(tmp_path:
         assert scene.bodies("b") == ["first", "second"]
 
     told(tmp_path, story, "ASYNC_MASTER")
+
+
+def test_a_slave_after_a_power_cut_is_not_promoted_before_it_has_caught_up(tmp_path: Path) -> None:
+    """It reported messages that were in its page cache: its master alone may have them now."""
+
+    async def story(scene: Scene) -> None:
+        await scene.send("first")
+        await scene.follows("b", "a")
+        kept = scene.of("b").store.log.end
+        await scene.send("second")
+        await scene.follows("b", "a")
+        await crash(scene, "b", lost_from=kept)
+        await scene.stop("a")
+        await scene.start("b")
+        refused = await scene.promote("b", 2, force=False)
+        assert refused.code != ResponseCode.SUCCESS
+        assert "acknowledged messages may be lost" in (refused.reason or "")
+        await scene.start("a")
+        await scene.follows("b", "a")
+        await scene.stop("a")
+        assert (await scene.promote("b", 2, force=False)).code == ResponseCode.SUCCESS
+        await scene.leads("b")
+        assert scene.bodies("b") == ["first", "second"]
+
+    told(tmp_path, story)

@@ -149,8 +149,11 @@ class Broker:
             role.has_stood_down = not await role.fencing.may_lead(after_crash=self._has_crashed(leading))
             self._void_late_promotion(leading)
             role.has_stood_down |= leading.config.is_slave
-        elif (number := await others.id_instead_of_taken()) is not None:
-            leading.renumber(number)
+        else:
+            if not self.store.report.clean and not self._given.store.flush.sync:
+                leading.may_lack_reported()
+            if (number := await others.id_instead_of_taken()) is not None:
+                leading.renumber(number)
         self.config = leading.config
         if unsafe := unsafe_acknowledgements(self.config, len(leading.known.members) + 1):
             log.warning("%s", unsafe)

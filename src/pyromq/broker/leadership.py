@@ -131,7 +131,8 @@ class Leadership:
     broker_id: int | None = field(default=None, metadata=in_json("brokerId", OFFSET))
     #: What the master was when it was last followed.
     master_role: str | None = field(default=None, metadata=in_json("masterRole", _role))
-    #: The end of the master's log when ours was compared with it last: below it we may lack acknowledged messages.
+    #: The end of the master's log when ours was compared with it last: below it we may lack acknowledged messages. Out
+    #: of reach after a crash that may have taken reported messages, until the next comparison.
     master_end: int = field(default=0, metadata=in_json("masterEnd", OFFSET))
     #: Who was heard of last is the last.
     members: tuple[Member, ...] = field(default=(), metadata=in_json("members", _members))

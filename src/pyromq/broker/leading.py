@@ -25,6 +25,10 @@ FIRST_NUMBER = 1
 MAX_JUMP = 1_000_000
 
 
+#: The end of a master's log that no log reaches.
+NO_FULL_COPY = 1 << 62
+
+
 class Verdict(Enum):
     """What another broker of our name, who answered, means for one that leads."""
 
@@ -273,6 +277,13 @@ class Leading:
     def note_epoch(self, number: int) -> None:
         """Follow no master of an earlier epoch from now on. Raises OSError."""
         self._become(replace(self.known, number=max(self.known.number, number)))
+
+    def may_lack_reported(self) -> None:
+        """A crash may have taken messages that this slave reported: it is no full copy until it has caught up again.
+
+        Raises OSError.
+        """
+        self._become(replace(self.known, master_end=NO_FULL_COPY))
 
     def renumber(self, broker_id: int) -> None:
         """Make this slave one with another broker id, for good. Raises OSError."""

@@ -25,7 +25,7 @@ class Candidate:
     log: LogExtent
     #: Copies of an acknowledged message, the leader's own included, at the least.
     copies: int
-    #: Its log has everything that the leader acknowledged with it: it is neither the leader that a crash may have
+    #: Its log has everything that the leader acknowledged with it: it is neither a broker that a crash may have
     #: shortened, nor a follower that is still copying what was there before it came.
     is_whole: bool = True
 

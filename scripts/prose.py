@@ -98,8 +98,9 @@ def lines_of(path: Path) -> Iterator[Line]:
 def _markdown(text: str) -> Iterator[tuple[int, str]]:
     in_code = False
     for number, line in enumerate(text.splitlines(), 1):
-        in_code ^= line.startswith("```")
-        if not in_code and line.strip():
+        fence = line.startswith("```")
+        in_code ^= fence
+        if not in_code and not fence and line.strip():
             yield number, line.strip()
 
 

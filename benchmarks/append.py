@@ -20,7 +20,7 @@ ROUNDS = 5
 
 def measure(root: Path, batch: int, total: int) -> tuple[float, float, int]:
     """Messages a second (best of some rounds), p99 of one append call in µs, record size."""
-    store = MessageStore(StoreConfig(root=root, warm_bytes=256 * MIB))
+    store = MessageStore(StoreConfig(root=root, prefault_bytes=256 * MIB))
     store.open()
     messages = drafts(batch)
     best = 0.0

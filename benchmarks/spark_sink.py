@@ -33,7 +33,7 @@ ROWS = max(int(400_000 * SCALE), 4000)
 #: Two requests for each row: some are enough.
 HALVES = max(ROWS // 20, 1000)
 BODY = 1000
-CONFIG = {"store.segment_bytes": 256 << 20, "store.queue_file_entries": 300_000, "store.warm_bytes": 2 << 30}
+CONFIG = {"store.segment_bytes": 256 << 20, "store.queue_file_entries": 300_000, "store.prefault_bytes": 2 << 30}
 
 
 class CountingWriter(DataSourceArrowWriter):

@@ -36,7 +36,7 @@ EACH = max(int(250_000 * SCALE), 1000)
 BODY = os.urandom(512) + bytes(488)
 #: A message is sent so many at a time.
 TOGETHER = 500
-CONFIG = {"store.segment_bytes": 256 << 20, "store.queue_file_entries": 300_000, "store.warm_bytes": 2 << 30}
+CONFIG = {"store.segment_bytes": 256 << 20, "store.queue_file_entries": 300_000, "store.prefault_bytes": 2 << 30}
 
 
 def fill(name_servers: str) -> None:

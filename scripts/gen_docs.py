@@ -50,7 +50,12 @@ class Setting:
 
 #: Which dataclasses of a module of config/ are described, and how their settings are addressed in a file.
 SETTINGS_OF = {
-    "broker": {"BrokerConfig": "", "TransactionConfig": "transaction.", "OverloadConfig": "overload."},
+    "broker": {
+        "BrokerConfig": "",
+        "TransactionConfig": "transaction.",
+        "IdempotenceConfig": "idempotence.",
+        "OverloadConfig": "overload.",
+    },
     "replication": {"ReplicationConfig": "replication."},
     "limits": {"LimitsConfig": "limits."},
     "store": {"StoreConfig": "store.", "FlushConfig": "store.flush.", "RetentionConfig": "store.retention."},

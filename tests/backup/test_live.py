@@ -244,7 +244,7 @@ def test_neither_is_one_whose_slave_is_slow_and_what_only_the_master_has_is_not_
 def test_a_backup_of_a_master_is_in_no_set(tmp_path: Path) -> None:
     """Two copies must be in sync for anything to be accepted: a backup that is level is not the second."""
     target = LocalTarget(tmp_path / "backup")
-    config = {"role": "SYNC_MASTER", "replication.least_in_sync": 2, "replication.timeout_ms": 300}
+    config = {"role": "SYNC_MASTER", "replication.min_in_sync": 2, "replication.timeout_ms": 300}
     with pyromq.testing.broker(topics={TOPIC: 1}, config=config) as mq:
 
         async def story() -> None:

@@ -65,7 +65,7 @@ def store_config(**changes: Any) -> StoreConfig:
         "queue_file_entries": 50,
         "index_slots": 16,
         "index_entries": 400,
-        "warm_bytes": 0,
+        "prefault_bytes": 0,
         "recovery_threads": 1,
         **changes,
     }
@@ -107,7 +107,7 @@ class Parts:
         self.overload = Overload(lambda: self.config.overload, self.store.marks, self.clock)
         self.statistics = Statistics(self.clock)
         file = WritersFile(self.disk, self.store.paths.config)
-        remember_ms = self.config.writers_remembered_hours * 3_600_000
+        remember_ms = self.config.idempotence.retention_hours * 3_600_000
         self.writers = SequenceKeeper(Sequences(remember_ms), file, self.store, self.clock)
         self.writers.load()
         self.numbered = NumberedSends(self.writers, self.writer, self.clock)

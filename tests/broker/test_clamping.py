@@ -84,7 +84,7 @@ def test_a_slave_does_not_take_a_clamped_offset_for_news_from_consumers() -> Non
 
 def config_of(root: Path, **changes: object) -> BrokerConfig:
     store = StoreConfig(
-        root=root, segment_bytes=1 << 16, max_body_bytes=1 << 14, warm_bytes=0, flush=FlushConfig(sync=False)
+        root=root, segment_bytes=1 << 16, max_body_bytes=1 << 14, prefault_bytes=0, flush=FlushConfig(sync=False)
     )
     given = BrokerConfig(name="one", listen_port=0, vip_channel=False, store=store)
     return replace(given, **changes)  # type: ignore[arg-type]

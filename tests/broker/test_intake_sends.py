@@ -55,7 +55,7 @@ def test_every_send_is_answered_and_stored_once(
 ) -> None:
     if reading == "each":
         monkeypatch.setattr(net_server, "KERNEL", None)
-    store = StoreConfig(root=tmp_path, segment_bytes=1 << 20, warm_bytes=0, flush=FlushConfig(sync=sync))
+    store = StoreConfig(root=tmp_path, segment_bytes=1 << 20, prefault_bytes=0, flush=FlushConfig(sync=sync))
 
     async def story() -> list[str]:
         async with asyncio.timeout(30), Broker(BrokerConfig(listen_port=0, store=store)).running() as broker:

@@ -25,7 +25,7 @@ from pyromq.wire.frames import decode_frames
 #: It acknowledges with one slave, and takes and shows messages without.
 ALONE: dict[str, Any] = {"role": "SYNC_MASTER", "replication": ReplicationConfig(timeout_ms=20, visibility="immediate")}
 #: It takes no messages without one, and shows none that the slave does not have.
-CLOSED: dict[str, Any] = {"role": "SYNC_MASTER", "replication": ReplicationConfig(timeout_ms=20, least_in_sync=2)}
+CLOSED: dict[str, Any] = {"role": "SYNC_MASTER", "replication": ReplicationConfig(timeout_ms=20, min_in_sync=2)}
 NOBODY = ResponseCode.SLAVE_NOT_AVAILABLE
 
 

@@ -446,7 +446,7 @@ def test_only_those_that_are_named_may_copy_the_log(tmp_path: Path) -> None:
     async def main() -> None:
         config = BrokerConfig(
             listen_port=0, store=StoreConfig(root=tmp_path / "store"),
-            replication=ReplicationConfig(admits=("192.0.2.0/24",)),
+            replication=ReplicationConfig(allowed_hosts=("192.0.2.0/24",)),
         )  # fmt: skip
         async with asyncio.timeout(30), Broker(config).running() as broker:
             assert broker.copies is not None

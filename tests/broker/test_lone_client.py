@@ -64,7 +64,7 @@ class Scene:
 
 @asynccontextmanager
 async def serving(root: Path, *, sync: bool = False, **changes: Any) -> AsyncIterator[Scene]:
-    store = StoreConfig(root=root, segment_bytes=1 << 20, warm_bytes=0, flush=FlushConfig(sync=sync, **changes))
+    store = StoreConfig(root=root, segment_bytes=1 << 20, prefault_bytes=0, flush=FlushConfig(sync=sync, **changes))
     async with asyncio.timeout(50), Broker(BrokerConfig(listen_port=0, store=store)).running() as broker:
         yield Scene(broker)
 
@@ -228,7 +228,7 @@ def test_a_disk_that_is_slow_is_left_to_its_thread(how: str, tmp_path: Path, mon
         monkeypatch.setattr(flusher, "SYNC_HERE_SECONDS", -1.0)
 
     async def told() -> None:
-        async with serving(tmp_path, sync=True, sync_here=how == "slow") as scene:
+        async with serving(tmp_path, sync=True, inline_sync=how == "slow") as scene:
             assert await scene.client(sends(50)) == [(0, number) for number in range(50)]
             assert scene.patience.stays == 0
             assert len(scene.bodies()) == 50

@@ -171,7 +171,7 @@ def test_who_waited_too_long_gets_the_receipt_with_another_code() -> None:
 
 
 def test_where_nothing_is_accepted_without_a_slave_who_waits_for_one_that_left_hears_that_nobody_is_there() -> None:
-    scene = Scene(least_in_sync=2)
+    scene = Scene(min_in_sync=2)
     scene.joins("s")
     scene.append()
     assert (scene.promise.is_within_reach, scene.promise.late_code()) == (True, LATE)
@@ -182,7 +182,7 @@ def test_where_nothing_is_accepted_without_a_slave_who_waits_for_one_that_left_h
 
 
 def test_too_few_in_sync_and_nothing_is_stored() -> None:
-    scene = Scene(least_in_sync=2)
+    scene = Scene(min_in_sync=2)
     end = scene.store.marks.appended.value
     with pytest.raises(NotEnoughReplicas, match=r"the copies in sync are 1, .*2 must be"):
         scene.append()
@@ -192,7 +192,7 @@ def test_too_few_in_sync_and_nothing_is_stored() -> None:
 
 
 def test_a_slave_that_fell_silent_is_not_in_sync() -> None:
-    scene = Scene(least_in_sync=2, silence_ms=6000)
+    scene = Scene(min_in_sync=2, peer_timeout_ms=6000)
     scene.joins("s")
     assert scene.promise.is_open
     scene.clock.advance(6001)
@@ -226,7 +226,7 @@ def visible(scene: Scene) -> int:
 
 def test_where_two_copies_are_required_consumers_see_what_a_slave_has() -> None:
     """Else they would have seen what is lost when the slave takes over, and miss what gets its place."""
-    scene = Scene(least_in_sync=2)
+    scene = Scene(min_in_sync=2)
     scene.joins("s")
     one, other = scene.append(), scene.append()
     assert visible(scene) == 0
@@ -238,7 +238,7 @@ def test_where_two_copies_are_required_consumers_see_what_a_slave_has() -> None:
 
 def test_a_master_that_starts_again_shows_no_more_than_it_did_before() -> None:
     """However often, and however it stopped; until a slave says that it has the rest."""
-    scene = Scene(least_in_sync=2)
+    scene = Scene(min_in_sync=2)
     scene.joins("s")
     one, other = scene.append(), scene.append()
     scene.reports("s", one.end)
@@ -261,7 +261,7 @@ def test_a_master_that_starts_again_shows_no_more_than_it_did_before() -> None:
 
 
 def test_one_that_waits_for_nobody_any_more_shows_everything() -> None:
-    scene = Scene(least_in_sync=2)
+    scene = Scene(min_in_sync=2)
     scene.joins("s")
     scene.append()
     scene.starts_again(role="SLAVE", broker_id=1)
@@ -328,7 +328,7 @@ def test_a_slave_that_comes_and_goes_holds_nobody_back() -> None:
 
 
 def test_a_slave_that_says_nothing_holds_readers_back_no_longer_than_it_is_in_sync() -> None:
-    scene = Scene(silence_ms=6_000, visibility="replicated")
+    scene = Scene(peer_timeout_ms=6_000, visibility="replicated")
     scene.joins("s")
     scene.reports("s", 0)
     scene.append()
@@ -423,7 +423,7 @@ def test_removing_a_topic_shows_no_message_that_a_slave_lacks() -> None:
 
 def test_a_running_sync_master_wakes_its_consumers_when_the_slave_reports() -> None:
     async def story() -> None:
-        scene = Scene(least_in_sync=2)
+        scene = Scene(min_in_sync=2)
         scene.joins("s")
         async with scene.store.running():
             receipt = scene.append()
@@ -449,7 +449,7 @@ def test_all_in_sync_are_waited_for_when_that_is_asked_for() -> None:
 
 
 def test_reports_of_one_slave_do_not_keep_another_in_sync() -> None:
-    scene = Scene(all_in_sync=True, silence_ms=6_000)
+    scene = Scene(all_in_sync=True, peer_timeout_ms=6_000)
     scene.joins("s")
     scene.joins("t")
     receipt = scene.append()

@@ -126,7 +126,7 @@ def test_where_too_many_are_remembered_a_new_one_is_refused_and_the_others_go_on
     monkeypatch.setattr(sequences_module, "MAX_STREAMS", 1)
     sequences = knowing(5, 7)
     newcomer = messages((0, 0), stream=Stream(b"orders", 1, b"new"))
-    with pytest.raises(NotNow, match="writers_remembered_hours"):
+    with pytest.raises(NotNow, match=r"idempotence\.retention_hours"):
         sequences.decide(newcomer, HOUR_MS)
     assert sequences.decide(messages((5, 8)), HOUR_MS).fresh == [0]
     assert sequences.decide(newcomer, HOUR_MS + 1).fresh == [0], "the old one has rested for too long"

@@ -63,7 +63,7 @@ def message(properties: str) -> SendMessage:
 
 @asynccontextmanager
 async def running(root: Path) -> AsyncIterator[Running]:
-    store = StoreConfig(root=root, segment_bytes=1 << 20, warm_bytes=0)
+    store = StoreConfig(root=root, segment_bytes=1 << 20, prefault_bytes=0)
     client = Client()
     try:
         async with asyncio.timeout(60), Broker(BrokerConfig(listen_port=0, store=store)).running() as broker:

@@ -18,7 +18,7 @@ from pyromq.broker import sequence_keeper
 from pyromq.broker.sequence_file import FILE, Snapshot, WritersFile, snapshot_from_json, snapshot_to_json
 from pyromq.broker.sequences import BatchEnd, Newest, Stream
 from pyromq.clock import ManualClock
-from pyromq.config import FlushConfig
+from pyromq.config import FlushConfig, IdempotenceConfig
 from pyromq.errors import NotNow, RepeatNotFound, WrongShape
 from pyromq.model.message import Draft
 from pyromq.model.topic import TopicConfig
@@ -177,7 +177,7 @@ def test_a_repeat_that_retention_took_from_the_log_is_an_error_and_never_acknowl
 
 def test_writers_that_rested_too_long_are_not_known_after_a_restart() -> None:
     clock = ManualClock()
-    scene = Scene(writers_remembered_hours=2, clock=clock)
+    scene = Scene(idempotence=IdempotenceConfig(retention_hours=2), clock=clock)
     scene.send(0, 0, 5)
     clock.advance(3600)
     scene.send(0, 0, name="another")

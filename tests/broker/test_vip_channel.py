@@ -41,7 +41,7 @@ async def code_at(port: int) -> int:
 
 
 def broker(root: Path, port: int, *, vip_channel: bool = True) -> Broker:
-    store = StoreConfig(root=root, segment_bytes=1 << 20, warm_bytes=0)
+    store = StoreConfig(root=root, segment_bytes=1 << 20, prefault_bytes=0)
     return Broker(BrokerConfig(listen_port=port, vip_channel=vip_channel, store=store))
 
 

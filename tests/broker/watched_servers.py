@@ -72,7 +72,7 @@ class WatchedServers:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         try:
             names = NameServer(NameServerConfig(listen_host="127.0.0.1", listen_port=0))
-            store = StoreConfig(root=self._home / "store", segment_bytes=64 << 20, warm_bytes=0)
+            store = StoreConfig(root=self._home / "store", segment_bytes=64 << 20, prefault_bytes=0)
             config = BrokerConfig(
                 listen_host="127.0.0.1", listen_port=0, store=store, auto_create_topics=True, auto_create_groups=True
             )

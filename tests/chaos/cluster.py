@@ -41,7 +41,7 @@ store.segment_bytes = 16777216
 store.queue_file_entries = 20000
 store.index_slots = 5000
 store.index_entries = 20000
-store.warm_bytes = 0
+store.prefault_bytes = 0
 store.retention.refuse_at = 1.0
 store.retention.resume_below = 0.99
 """

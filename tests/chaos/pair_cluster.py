@@ -56,16 +56,16 @@ store.segment_bytes = 1048576
 store.queue_file_entries = 2000
 store.index_slots = 5000
 store.index_entries = 20000
-store.warm_bytes = 0
+store.prefault_bytes = 0
 store.retention.refuse_at = {refuse_at}
 store.retention.resume_below = {resume_below}
 store.retention.interval_ms = 300
 replication.listen_port = {replication_port}
 replication.timeout_ms = {copy_ms}
 replication.heartbeat_ms = 300
-replication.silence_ms = {silence_ms}
+replication.peer_timeout_ms = {peer_timeout_ms}
 replication.metadata_interval_ms = 300
-replication.least_in_sync = {least_in_sync}
+replication.min_in_sync = {min_in_sync}
 replication.copies = {copies}
 """
 NAME_SERVER = """
@@ -84,7 +84,7 @@ class Mode:
     #: Sends are refused at this share of a full disk; 1.0: when nothing can be written any more.
     refuse_at: float = 1.0
     #: With fewer copies in sync nothing is accepted.
-    least_in_sync: int = 1
+    min_in_sync: int = 1
     #: The size of the group, the master included.
     brokers: int = 2
     #: Copies of an acknowledged message; 0: the default of the role.
@@ -103,7 +103,7 @@ class Mode:
         flush = "SYNC" if self.sync_flush else "ASYNC"
         return (
             f"{self.brokers} brokers, {self.role}, {flush}_FLUSH, {self.copies or 'default'} copies, "
-            f"{self.least_in_sync} in sync"
+            f"{self.min_in_sync} in sync"
         )
 
 
@@ -133,7 +133,7 @@ class Node:
             name=NAME, role="SLAVE" if broker_id else mode.role, broker_id=broker_id, host=machine.address,
             name_server=name_server, sync_flush=str(mode.sync_flush).lower(), refuse_at=mode.refuse_at,
             resume_below=mode.refuse_at - 0.01, replication_port=REPLICATION_PORT,
-            copy_ms=int(COPY_SECONDS * 1000), silence_ms=int(SILENCE_SECONDS * 1000), least_in_sync=mode.least_in_sync,
+            copy_ms=int(COPY_SECONDS * 1000), peer_timeout_ms=int(SILENCE_SECONDS * 1000), min_in_sync=mode.min_in_sync,
             copies=mode.copies,
         )  # fmt: skip
         library = slow_disk_library()

@@ -29,7 +29,7 @@ segment_bytes = 16777216
 queue_file_entries = 20000
 index_slots = 5000
 index_entries = 20000
-warm_bytes = 0
+prefault_bytes = 0
 [store.retention]
 refuse_at = 1.0
 resume_below = 0.99

@@ -35,7 +35,7 @@ SEED = int(os.environ.get("PYROMQ_CHAOS_SEED", "7"))
 ROUNDS = int(os.environ.get("PYROMQ_CHAOS_ROUNDS", "4"))
 ONLY = [name for name in os.environ.get("PYROMQ_CHAOS_FAULTS", "").split(";") if name]
 ROUNDS_OF_A_RUN = 10
-PAIR = Mode("SYNC_MASTER", sync_flush=True, least_in_sync=2)
+PAIR = Mode("SYNC_MASTER", sync_flush=True, min_in_sync=2)
 ASYNC_PAIR = Mode("ASYNC_MASTER", sync_flush=False)
 MODES = [
     Mode("SYNC_MASTER", sync_flush=True, brokers=3, copies=3),

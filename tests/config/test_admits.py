@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from pyromq.config import ReplicationConfig
-from pyromq.config.admits import admits
+from pyromq.config.admits import host_filter
 from pyromq.errors import ConfigError
 
 
 def test_everybody_unless_somebody_is_named() -> None:
-    assert admits(())("203.0.113.9")
-    assert admits(())("somewhere")
+    assert host_filter(())("203.0.113.9")
+    assert host_filter(())("somewhere")
 
 
 @pytest.mark.parametrize(
@@ -22,10 +22,10 @@ def test_everybody_unless_somebody_is_named() -> None:
     ],
 )  # fmt: skip
 def test_addresses_and_networks(host: str, expected: bool) -> None:
-    assert admits(("10.1.0.0/16", "192.0.2.7", "fe80::/10"))(host) is expected
+    assert host_filter(("10.1.0.0/16", "192.0.2.7", "fe80::/10"))(host) is expected
 
 
 @pytest.mark.parametrize("text", ["10.1.2.3/16", "host", "", "10.1.0.0/33"])
 def test_what_is_no_network_is_refused_at_start(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"replication\.admits"):
-        ReplicationConfig(admits=(text,))
+    with pytest.raises(ConfigError, match=r"replication\.allowed_hosts"):
+        ReplicationConfig(allowed_hosts=(text,))

@@ -122,8 +122,8 @@ def test_the_keys_of_replication(desk: Desk) -> None:
     assert (slave.config.role, slave.config.broker_id, slave.config.copies) == ("SLAVE", 2, 1)
     assert desk.conf(QUIET + "brokerRole=SLAVE").config.broker_id == 1
     assert slave.config.replication == ReplicationConfig(
-        listen_port=10999, advertise_host="10.0.0.3", primary="10.0.0.1:10912", copies=3, least_in_sync=2,
-        all_in_sync=True, adapts=True, timeout_ms=2000, heartbeat_ms=1000, silence_ms=4000, batch_bytes=32768,
+        listen_port=10999, advertise_host="10.0.0.3", primary="10.0.0.1:10912", copies=3, min_in_sync=2,
+        all_in_sync=True, adapts=True, timeout_ms=2000, heartbeat_ms=1000, peer_timeout_ms=4000, batch_bytes=32768,
         max_gap_bytes=65536, read_from_slaves=True, memory_percent=50,
     )  # fmt: skip
 
@@ -149,7 +149,7 @@ def test_nobody_asks_for_more_copies_than_there_are_brokers_and_of_two_numbers_t
     loaded = desk.conf(QUIET + "brokerRole=SYNC_MASTER\ninSyncReplicas=2\nminInSyncReplicas=5")
     assert loaded.config.copies == 5
     assert loaded.warnings == [
-        "replication.least_in_sync (minInSyncReplicas) is 5, and replication.copies (inSyncReplicas) 2: the larger one "
+        "replication.min_in_sync (minInSyncReplicas) is 5, and replication.copies (inSyncReplicas) 2: the larger one "
         "wins, and a sync master waits for 5 copies"
     ]
 

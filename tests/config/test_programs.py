@@ -60,7 +60,7 @@ def test_a_broker_needs_only_a_directory() -> None:
         ({"permission": 3}, "6 reads and writes, 4 reads, 2 writes, 0 does neither"),
         ({"short_poll_ms": 0}, "short_poll_ms = 0 cannot work: it must be at least 1"),
         ({"register_interval_ms": 120_000}, "forgotten between two registrations"),
-        ({"max_held_pulls": -1}, "max_held_pulls = -1 cannot work"),
+        ({"max_long_polls": -1}, "max_long_polls = -1 cannot work"),
         ({"trace_topic": "a/b"}, "trace_topic = 'a/b' cannot work"),
         ({"region": " "}, "region = ' ' cannot work"),
     ],

@@ -26,12 +26,12 @@ def config(role: str = "SYNC_MASTER", **replication: Any) -> BrokerConfig:
         ({"total": 3}, 1, 2, 3),
         ({"total": 3, "all_in_sync": True}, 1, 2, 3),
         ({"members": TWO_OTHERS}, 1, 2, 3),
-        ({"members": TWO_OTHERS, "copies": 2, "least_in_sync": 2}, 1, 2, 3),
+        ({"members": TWO_OTHERS, "copies": 2, "min_in_sync": 2}, 1, 2, 3),
         ({}, 3, 2, 3),
         ({"copies": 3}, 4, 3, 4),
         ({"copies": 1}, 1, 1, 2),
         ({"adapts": True}, 2, 1, 2),
-        ({"adapts": True, "copies": 3, "least_in_sync": 2}, 3, 2, 3),
+        ({"adapts": True, "copies": 3, "min_in_sync": 2}, 3, 2, 3),
     ],
 )
 def test_fewer_copies_than_brokers_are_unsafe(settings: Any, known: int, waits_for: int, brokers: int) -> None:
@@ -46,7 +46,7 @@ def test_fewer_copies_than_brokers_are_unsafe(settings: Any, known: int, waits_f
     ("settings", "known"),
     [
         ({}, 1), ({}, 2), ({"total": 2}, 2), ({"total": 3, "copies": 3}, 3), ({"members": TWO_OTHERS, "copies": 3}, 3),
-        ({"adapts": True, "copies": 2, "least_in_sync": 2}, 2), ({"least_in_sync": 3}, 3),
+        ({"adapts": True, "copies": 2, "min_in_sync": 2}, 2), ({"min_in_sync": 3}, 3),
         ({"role": "ASYNC_MASTER", "total": 3}, 3), ({"role": "SLAVE", "total": 3}, 3),
     ],
 )  # fmt: skip

@@ -65,7 +65,7 @@ class Setting:
             index_slots=200,  # so that header, slots and entries lie in different sectors
             index_entries=24,
             max_body_bytes=2048,
-            warm_bytes=0,
+            prefault_bytes=0,
             recovery_threads=1,
             record_crc=self.record_crc,
             transient_pool=self.transient,

@@ -27,7 +27,7 @@ def config(root: Path) -> StoreConfig:
         index_slots=100,
         index_entries=400,
         max_body_bytes=64 * 1024,
-        warm_bytes=0,
+        prefault_bytes=0,
     )
 
 

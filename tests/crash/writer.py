@@ -33,7 +33,7 @@ def config(root: Path, *, sync: bool) -> StoreConfig:
         index_slots=500,
         index_entries=2000,
         max_body_bytes=16 * 1024,
-        warm_bytes=64 * 1024,
+        prefault_bytes=64 * 1024,
         flush=FlushConfig(sync=sync, interval_ms=20, recover_point_interval_ms=30),
     )
 

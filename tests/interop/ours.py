@@ -80,7 +80,7 @@ def config(root: Path) -> StoreConfig:
         queue_file_entries=QUEUE_FILE_ENTRIES,
         index_slots=INDEX_SLOTS,
         index_entries=INDEX_ENTRIES,
-        warm_bytes=0,
+        prefault_bytes=0,
         # A writer that is killed after a second must have moved its recover point meanwhile.
         flush=FlushConfig(interval_ms=50, recover_point_interval_ms=150),
         # A nearly full disk is not what is tested here.

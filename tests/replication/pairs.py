@@ -46,7 +46,7 @@ INTRODUCED = introduction()
 
 
 def config(root: Path, *, sync: bool = False, **more: Any) -> StoreConfig:
-    settings: dict[str, Any] = {"segment_bytes": SEGMENT, "queue_file_entries": 1000, "warm_bytes": 0} | more
+    settings: dict[str, Any] = {"segment_bytes": SEGMENT, "queue_file_entries": 1000, "prefault_bytes": 0} | more
     return StoreConfig(root=root, flush=FlushConfig(sync=sync), **settings)
 
 

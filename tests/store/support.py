@@ -35,7 +35,7 @@ def config(**changes: Any) -> StoreConfig:
         "queue_file_entries": 50,
         "index_slots": 16,
         "index_entries": 40,
-        "warm_bytes": 0,
+        "prefault_bytes": 0,
         "recovery_threads": 1,
         **changes,
     }

@@ -194,7 +194,7 @@ from pathlib import Path
 from pyromq.config import StoreConfig
 from pyromq.errors import StoreLocked
 from pyromq.store.message_store import MessageStore
-store = MessageStore(StoreConfig(root=Path(sys.argv[1]), segment_bytes=16384, warm_bytes=0))
+store = MessageStore(StoreConfig(root=Path(sys.argv[1]), segment_bytes=16384, prefault_bytes=0))
 try:
     store.open()
 except StoreLocked as refused:

@@ -35,7 +35,7 @@ ROOT = Path("/store")
         (StoreConfig, {"max_body_bytes": 0}, "store.max_body_bytes = 0 cannot work: 1 byte to 64 MiB"),
         (StoreConfig, {"max_body_bytes": 65 << 20}, "1 byte to 64 MiB"),
         (StoreConfig, {"recovery_threads": -1}, "store.recovery_threads = -1 cannot work"),
-        (StoreConfig, {"warm_bytes": -1}, "store.warm_bytes = -1 cannot work"),
+        (StoreConfig, {"prefault_bytes": -1}, "store.prefault_bytes = -1 cannot work"),
         (StoreConfig, {"transient_commit_ms": 0}, "store.transient_commit_ms = 0 cannot work"),
         (StoreConfig, {"delay_levels": "1s 5x"}, "'5x' is not a number followed by s, m, h or d"),
         (StoreConfig, {"delay_levels": "s"}, "'s' is not a number"),

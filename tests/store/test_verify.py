@@ -340,7 +340,7 @@ def used_bytes(directory: Path) -> int:
 def test_looking_takes_no_room(small_disk: Path, damaged: bool, foreign: bool) -> None:
     """Files of queues and index are mostly holes; on a full tmpfs a look into one would be a SIGBUS."""
     root = small_disk / "store"
-    config = StoreConfig(root=root, segment_bytes=1 << 20, index_slots=1000, index_entries=1_000_000, warm_bytes=0)
+    config = StoreConfig(root=root, segment_bytes=1 << 20, index_slots=1000, index_entries=1_000_000, prefault_bytes=0)
     with MessageStore(config) as store:
         for number in range(600):
             store.append([Draft(b"orders", number % 60, b"body", b"KEYS\x01k%d\x02" % number)])

@@ -167,7 +167,7 @@ class Leading:
         replication = self._given.replication
         role = self.meant.role if not self.meant.is_slave else self.known.master_role or "ASYNC_MASTER"
         copies = replication.copies_for(role)
-        return min(copies, replication.least_in_sync) if replication.adapts else copies
+        return min(copies, replication.min_in_sync) if replication.adapts else copies
 
     @property
     def was_decided(self) -> bool:

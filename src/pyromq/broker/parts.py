@@ -146,7 +146,7 @@ class Parts:
         self.writer = Writer(store, self.promise, is_slave=config().is_slave)
         self.overload.count_waiting(lambda: self.writer.waiting)
         self.numbered = NumberedSends(tables.writers, self.writer, clock)
-        self.holds = Holds(store.arrivals, config().max_held_pulls)
+        self.holds = Holds(store.arrivals, config().max_long_polls)
         self.fast_sends = self._fast_sends(store_host)
         self.topics.add_system_topics(self.delay_levels)
         self.groups.add_system_groups()

@@ -47,7 +47,7 @@ class BrokerPromise:
         #: Those that were in sync at the last look, and until when that is believed.
         self._in_sync: frozenset[str] = frozenset()
         self._believed_until = 0.0
-        self._rule = SyncRule(replication.max_gap_bytes, replication.silence_ms)
+        self._rule = SyncRule(replication.max_gap_bytes, replication.peer_timeout_ms)
         self.timeout_s = replication.timeout_ms / 1000
         #: Were there enough slaves at the last look, and since when there are not.
         self._had_slaves = False
@@ -70,7 +70,7 @@ class BrokerPromise:
         if config.copies > 1:
             self.terms = Promise(
                 copies=config.copies,
-                least_in_sync=replication.least_in_sync,
+                min_in_sync=replication.min_in_sync,
                 all_in_sync=replication.all_in_sync,
                 adapts=replication.adapts,
             )
@@ -234,7 +234,7 @@ class BrokerPromise:
         return self.terms is None or self._are_enough_with(self.in_sync(), self.terms)
 
     def _are_enough_with(self, in_sync: frozenset[str], terms: Promise) -> bool:
-        return 1 + self._followers.copies >= (terms.needed(1 + len(in_sync)) or terms.least_in_sync)
+        return 1 + self._followers.copies >= (terms.needed(1 + len(in_sync)) or terms.min_in_sync)
 
     def check(self) -> None:
         """Raises NotEnoughReplicas when a message would not get its copies: it is refused before it is stored.
@@ -251,8 +251,8 @@ class BrokerPromise:
         if not self.is_open and self.terms is not None:
             raise NotEnoughReplicas(
                 f"the copies in sync are {1 + len(self.in_sync())}, this broker's own included, and "
-                f"{self.terms.least_in_sync} must be: the message was not stored; bring slaves back, or lower "
-                "replication.least_in_sync"
+                f"{self.terms.min_in_sync} must be: the message was not stored; bring slaves back, or lower "
+                "replication.min_in_sync"
             )
 
     def late_code(self) -> ResponseCode:

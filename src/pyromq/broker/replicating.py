@@ -24,7 +24,7 @@ from pyromq.broker.role_change import Ask, Change
 from pyromq.broker.trust import host_of, resolved
 from pyromq.clock import Clock
 from pyromq.config import BrokerConfig
-from pyromq.config.admits import admits
+from pyromq.config.admits import host_filter
 from pyromq.errors import CallFailed, NotNow
 from pyromq.net.address import parse_address, shown_address
 from pyromq.replication.admission import Admission, Itself, ResolvedMember
@@ -78,7 +78,7 @@ class Replicating:
         self._change = change
         #: New with every start: a second process with our member id is a copy of our store.
         self._process = secrets.token_hex(8)
-        self._times = StreamTimes(config.replication.heartbeat_ms, config.replication.silence_ms)
+        self._times = StreamTimes(config.replication.heartbeat_ms, config.replication.peer_timeout_ms)
         self.primary: Primary | None = None
         self._admission: Admission | None = None
         self.replica: Replica | None = None
@@ -115,7 +115,7 @@ class Replicating:
         )  # fmt: skip
         return Primary(
             log, clock, self._slaves_reported, times=self._times,
-            batch_bytes=settings.batch_bytes, whole_log=settings.whole_log, admits=admits(settings.admits),
+            batch_bytes=settings.batch_bytes, whole_log=settings.whole_log, admits=host_filter(settings.allowed_hosts),
             gather_s=0.0 if self._config.copies > 1 else GATHER_SECONDS, admission=self._admission,
         )  # fmt: skip
 

@@ -188,7 +188,7 @@ class RuntimeInfo:
             figures[f"{pool}ThreadPoolQueueCapacity"] = 0
             figures[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = lag_ms
         figures["sendThreadPoolQueueCapacity"] = self._config().overload.waiting_sends
-        figures["pullThreadPoolQueueCapacity"] = self._config().max_held_pulls
+        figures["pullThreadPoolQueueCapacity"] = self._config().max_long_polls
         return figures
 
     def _schedule(self) -> dict[str, object]:

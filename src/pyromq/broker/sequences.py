@@ -158,7 +158,7 @@ class Sequences:
                 raise NotNow(
                     f"{len(self._newest)} writers are remembered, each for every queue it writes to, and there is no "
                     "room for one more: use fewer writers or queues, or have them forgotten sooner "
-                    "(writers_remembered_hours)"
+                    "(idempotence.retention_hours)"
                 )
 
     def stored(self, messages: Iterable[tuple[Numbered, int]], stored_ms: int) -> None:

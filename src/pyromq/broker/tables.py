@@ -33,7 +33,7 @@ class Tables:
             table.load()
         file = WritersFile(store.disk, store.paths.config)
         self.writers = SequenceKeeper(
-            Sequences(config.writers_remembered_hours * HOUR_MS), file, store, clock, reads_copy=config.is_slave
+            Sequences(config.idempotence.retention_hours * HOUR_MS), file, store, clock, reads_copy=config.is_slave
         )
         self.writers.load()
         #: The tables that every start clamps to the log.

@@ -110,7 +110,7 @@ class WriterIdentities:
             raise NotNow(
                 f"the writers of {host} have {held} streams (one for every queue that a writer writes to), and one "
                 f"host may have {most}: use fewer writers or queues, or have them forgotten sooner "
-                "(writers_remembered_hours)"
+                "(idempotence.retention_hours)"
             )
 
     def _token(self, writer: bytes) -> str:
@@ -124,5 +124,5 @@ class WriterIdentities:
         if len(own) >= MAX_PER_HOST or len(self._hosts) >= MAX_IDENTITIES:
             raise NotNow(
                 f"{len(own)} identities of writers with stored messages were issued to {host}, and {len(self._hosts)} "
-                "to all hosts: no more until some are forgotten (writers_remembered_hours)"
+                "to all hosts: no more until some are forgotten (idempotence.retention_hours)"
             )

@@ -1,10 +1,10 @@
-"""Settings: frozen, explained, checked when they are made.
+"""Settings: frozen dataclasses that document and check their fields.
 
-Each program has one dataclass made of small ones. A value that cannot work raises `ConfigError` with the
-setting's name, the value and what would work.
+Each program has one dataclass with nested tables. An invalid value raises `ConfigError` with the setting's name, the
+value and the rule.
 """
 
-from pyromq.config.broker import BrokerConfig, OverloadConfig, TransactionConfig
+from pyromq.config.broker import BrokerConfig, IdempotenceConfig, OverloadConfig, TransactionConfig
 from pyromq.config.checks import GIB, KIB, MIB
 from pyromq.config.limits import LimitsConfig
 from pyromq.config.nameserver import NameServerConfig
@@ -18,6 +18,7 @@ __all__ = [
     "MIB",
     "BrokerConfig",
     "FlushConfig",
+    "IdempotenceConfig",
     "LimitsConfig",
     "NameServerConfig",
     "OverloadConfig",

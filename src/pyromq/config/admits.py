@@ -1,4 +1,4 @@
-"""Who may copy a broker's log: hosts and networks, as the settings name them."""
+"""Filter for the hosts that may replicate a broker's log (`replication.allowed_hosts`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 
 def is_network(text: str) -> bool:
-    """An address, or several in the form 10.1.0.0/16."""
+    """Return whether the text is an address or a network such as 10.1.0.0/16."""
     try:
         ipaddress.ip_network(text)
     except ValueError:
@@ -15,8 +15,8 @@ def is_network(text: str) -> bool:
     return True
 
 
-def admits(networks: Sequence[str]) -> Callable[[str], bool]:
-    """Whether a host is one of these. None given: everybody is."""
+def host_filter(networks: Sequence[str]) -> Callable[[str], bool]:
+    """Return a test for membership in these networks; without networks it accepts every host."""
     known = [ipaddress.ip_network(one) for one in networks]
 
     def is_admitted(host: str) -> bool:

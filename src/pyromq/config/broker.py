@@ -27,11 +27,12 @@ READ, WRITE = 4, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionConfig:
-    """When a half message is checked back with its producers, and when that ends."""
+    """Transaction checks: the broker asks producers for the outcome of half messages."""
 
-    #: Age from which a half message without an answer is checked.
+    #: Check a half message when it is this old.
     timeout_ms: int = 6_000
-    #: Checks without an answer after which the message is put aside, as if it had been rolled back.
+    #: Give a half message up after this many checks without an answer: it moves to `TRANS_CHECK_MAX_TIME_TOPIC`, as
+    #: if it had been rolled back.
     check_max: int = 15
     #: Time between two rounds of checks.
     check_interval_ms: int = 30_000
@@ -44,15 +45,15 @@ class TransactionConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverloadConfig:
-    """When sends are refused with SYSTEM_BUSY because the broker falls behind. 0 switches a sign off."""
+    """Limits above which sends are refused with SYSTEM_BUSY. 0 disables a limit."""
 
-    #: The loop is this late: every answer would be.
+    #: Refuse sends while the event loop is this late.
     loop_lag_ms: int = 200
-    #: So many bytes are appended and not synced: the disk does not keep up.
+    #: Refuse sends above this many unsynced bytes: the disk does not keep up.
     unsynced_bytes: int = 1 * GIB
-    #: So many bytes are appended and not yet visible to consumers.
+    #: Refuse sends above this many appended bytes that are not yet dispatched to the queues.
     undispatched_bytes: int = 256 * MIB
-    #: So many sends wait for the disk (`store.flush.sync`).
+    #: Refuse sends above this many sends that wait for a sync (`store.flush.sync`).
     waiting_sends: int = 100_000
 
     def __post_init__(self) -> None:
@@ -63,97 +64,106 @@ class OverloadConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IdempotenceConfig:
+    """Deduplication of repeated sends: producers with an id number their messages."""
+
+    #: Forget a producer id this long after its last message. A repeat that comes later is stored again.
+    retention_hours: int = 168
+
+    def __post_init__(self) -> None:
+        require_at_least(1, "idempotence.retention_hours", self.retention_hours)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
     """One broker."""
 
-    #: The brokers of a cluster that hold copies of the same messages share a name.
+    #: Broker name. A master and its slaves share one.
     name: str = "broker-a"
-    #: The cluster that the broker is part of.
+    #: Cluster of the broker.
     cluster: str = "DefaultCluster"
-    #: 0 is the master of its name.
+    #: 0 for the master of a name, from 1 on for its slaves.
     broker_id: int = 0
-    #: `ASYNC_MASTER` acknowledges what it has itself, `SYNC_MASTER` what a slave has too (see `replication.copies`).
-    #: `SLAVE` is a copy of the master of its name.
+    #: `ASYNC_MASTER` acknowledges messages that it has itself, `SYNC_MASTER` messages that slaves have too (see
+    #: `replication.copies`), `SLAVE` replicates the master of its name.
     role: str = "ASYNC_MASTER"
-    #: The address that is bound. Another than loopback needs `allow_public`.
+    #: Address to bind. Any address but loopback needs `allow_public`.
     listen_host: str = "127.0.0.1"
-    #: The port that is bound. 0: any free one.
+    #: Port to bind. 0: any free port.
     listen_port: int = 10911
-    #: Listen at `listen_port` - 2 as well, where clients with their VIP channel switched on send. A port that cannot be
-    #: had is done without.
+    #: Listen at `listen_port` - 2 as well, for clients with the VIP channel on. Start without it if that port is taken.
     vip_channel: bool = True
-    #: Where clients are told to connect. Not given: `listen_host`.
+    #: Host that clients and name servers get. Default: `listen_host`.
     advertise_host: str | None = None
-    #: The port that clients are told, where a proxy or a port mapping stands before the broker. 0: where it listens.
+    #: Port that clients get, for a broker behind a proxy or a port mapping. 0: the bound port.
     advertise_port: int = 0
-    #: Listen where other machines can connect, although there is no authentication.
+    #: Bind an address that other machines can reach, although there is no authentication.
     allow_public: bool = False
-    #: Name servers, as host:port. The broker registers with all of them and starts without them.
+    #: Name servers, as host:port. The broker registers with all of them, and starts while they are down.
     name_servers: tuple[str, ...] = ()
     #: Time between two registrations.
     register_interval_ms: int = 30_000
-    #: How long one registration may take.
+    #: Timeout of one registration.
     register_timeout_ms: int = 24_000
-    #: How long a name server keeps the broker after the last registration it heard.
+    #: Name servers drop the broker this long after its last registration.
     name_server_timeout_ms: int = 120_000
-    #: Create a topic when a message for it arrives.
+    #: Create a topic when its first message arrives.
     auto_create_topics: bool = False
-    #: Queues of a topic that is created so, at most: a client may ask for fewer.
+    #: Queues of an automatically created topic, at most: a client may ask for fewer.
     default_topic_queues: int = 8
-    #: Topics at most, those of retries and dead letters aside; more are refused, however they would be created.
+    #: Most topics, without retry and dead-letter topics. Further topics are refused.
     max_topics: int = 250_000
-    #: Consumer groups at most.
+    #: Most consumer groups.
     max_groups: int = 100_000
-    #: Create a consumer group when a consumer of it connects.
+    #: Create a consumer group when its first consumer connects.
     auto_create_groups: bool = False
-    #: What the broker does at all: 6 read and write, 4 read, 2 write. Topics have permissions of their own.
+    #: Permission of the broker: 6 read and write, 4 read, 2 write. Topics have their own permission.
     permission: int = 6
-    #: Let consumers choose messages by SQL92 expressions over their properties.
+    #: Let consumers filter messages with SQL92 expressions over properties.
     sql_filters: bool = True
-    #: Hold a pull that finds nothing until a message arrives or the time that the client asked for is up.
+    #: Hold a pull that finds no messages (long poll) until a message arrives or the client's timeout ends.
     long_polling: bool = True
-    #: How long such a pull is held when `long_polling` is off.
+    #: Hold time of such a pull if `long_polling` is off.
     short_poll_ms: int = 1_000
-    #: Pulls that may be held at once; the next is answered at once, and the client asks again.
-    max_held_pulls: int = 100_000
-    #: Most messages of one answer to a pull, whatever the client asks for.
+    #: Most long polls. Further pulls are answered at once, and the client pulls again.
+    max_long_polls: int = 100_000
+    #: Most messages of one pull answer, even if the client asks for more.
     max_pull_messages: int = 8192
-    #: Most bytes of one answer to a pull; one message always fits.
+    #: Most bytes of one pull answer. One message always fits.
     max_pull_bytes: int = 4 * MIB
-    #: How long a writer that numbers its messages is remembered after its last one. What it sends again later than that
-    #: is not known as a repeat.
-    writers_remembered_hours: int = 168
+    #: Deduplication of repeated sends.
+    idempotence: IdempotenceConfig = field(default_factory=IdempotenceConfig)
     #: Refuse half messages.
     reject_transactions: bool = False
-    #: Half messages and check-back.
+    #: Transaction checks.
     transaction: TransactionConfig = field(default_factory=TransactionConfig)
-    #: The topic that traces of messages are sent to.
+    #: Topic for message traces.
     trace_topic: str = "RMQ_SYS_TRACE_TOPIC"
     #: Create the trace topic at start.
     trace_topic_enabled: bool = False
-    #: Tell clients that they may trace.
+    #: Let clients trace messages.
     trace_on: bool = True
-    #: The region that clients write into traces.
+    #: Region that clients write into traces.
     region: str = "DefaultRegion"
-    #: Store the reply of a request–reply exchange before it is handed to the one who asked.
+    #: Store the reply of a request–reply exchange before delivering it.
     store_replies: bool = True
-    #: Tell the members of a group at once when one joins or leaves.
+    #: Notify the members of a group at once when one joins or leaves.
     notify_members: bool = True
-    #: A producer or consumer that sent no heartbeat for this long is forgotten.
+    #: Forget a producer or consumer this long after its last heartbeat.
     client_expiry_ms: int = 120_000
-    #: A queue lock that was not renewed for this long may be taken by another consumer.
+    #: Release a queue lock this long after its last renewal.
     queue_lock_expiry_ms: int = 60_000
-    #: How often consumer progress is written to disk.
+    #: Interval at which group offsets are written to disk.
     offsets_flush_interval_ms: int = 5_000
-    #: How often the progress of delayed messages is written to disk. Topics and groups are saved at every change.
+    #: Interval at which delay offsets are written to disk. Topics and groups are written at every change.
     config_flush_interval_ms: int = 10_000
-    #: Copies on other machines.
+    #: Replication between the master and the slaves of a name.
     replication: ReplicationConfig = field(default_factory=ReplicationConfig)
-    #: When sends are refused.
+    #: Overload limits for sends.
     overload: OverloadConfig = field(default_factory=OverloadConfig)
-    #: Connections, sizes and times of the network.
+    #: Network limits and timeouts.
     limits: LimitsConfig = field(default_factory=LimitsConfig)
-    #: The store directory and how it is kept. Its `max_body_bytes` and `delay_levels` hold for the broker too.
+    #: The store directory. Its `max_body_bytes` and `delay_levels` also apply to requests.
     store: StoreConfig
 
     def __post_init__(self) -> None:
@@ -164,7 +174,7 @@ class BrokerConfig:
 
     @property
     def client_host(self) -> str:
-        """The host that clients and name servers are told."""
+        """The host that clients and name servers get."""
         return self.advertise_host or self.listen_host
 
     @property
@@ -173,7 +183,7 @@ class BrokerConfig:
 
     @property
     def copies(self) -> int:
-        """Of an acknowledged message, this broker's own included."""
+        """Copies of an acknowledged message, including this broker's own."""
         return self.replication.copies_for(self.role)
 
     def _check_identity(self) -> None:
@@ -215,10 +225,9 @@ class BrokerConfig:
         )
         require_at_least(1, "max_topics", self.max_topics)
         require_at_least(1, "max_groups", self.max_groups)
-        require_at_least(0, "max_held_pulls", self.max_held_pulls)
+        require_at_least(0, "max_long_polls", self.max_long_polls)
         require_at_least(1, "max_pull_messages", self.max_pull_messages)
         require_at_least(1, "max_pull_bytes", self.max_pull_bytes)
-        require_at_least(1, "writers_remembered_hours", self.writers_remembered_hours)
 
     def _check_times(self) -> None:
         for name in (

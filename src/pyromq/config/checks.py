@@ -1,4 +1,4 @@
-"""What every settings dataclass checks with, and the sizes it speaks in."""
+"""Checks and size units of the settings dataclasses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
 
-#: Names of brokers and clusters become directory and topic names: what RocketMQ allows in a topic's name.
+#: Broker and cluster names become directory and topic names, so they follow RocketMQ's rule for topic names.
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
 
 
@@ -39,13 +39,13 @@ def require_port(name: str, value: int) -> None:
 
 
 def require_host(name: str, value: str) -> None:
-    """A host stands alone: `host:port`, spaces and empty text are mistakes that would show only at the first client."""
+    """Refuse `host:port`, spaces and empty text, which would otherwise fail only at the first client."""
     bare = value.strip() == value and value != "" and not set(value) & set(" ;,/\\@")
     require(bare and (":" not in value or is_ip_address(value)), name, value, "give one host name or address, no port")
 
 
 def require_address(name: str, value: str) -> None:
-    """`host:port`; an IPv6 host stands in brackets."""
+    """Require `host:port`, with an IPv6 host in brackets."""
     host, colon, port = value.rpartition(":")
     require(
         colon == ":" and port.isascii() and port.isdigit() and 0 < int(port[:6]) <= 65_535,
@@ -57,7 +57,7 @@ def require_address(name: str, value: str) -> None:
 
 
 def require_loopback_or_leave(host: str, allow_public: bool) -> None:
-    """Without authentication everybody who reaches the port may read, send and delete: that is said, not assumed."""
+    """Require `allow_public` for addresses that other machines reach: any of them may read, send and delete."""
     require(
         allow_public or is_loopback(host),
         "listen_host",
@@ -76,5 +76,5 @@ def is_ip_address(host: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """A name other than `localhost` counts as public: what it leads to can change."""
+    """Return whether the host is loopback. Names other than `localhost` are not: their address can change."""
     return host == "localhost" or (is_ip_address(host) and ipaddress.ip_address(host).is_loopback)

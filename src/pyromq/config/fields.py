@@ -1,7 +1,6 @@
-"""The settings of a program as one flat table: dotted path → kind of value; and the way back to the dataclass.
+"""The settings of a program as a flat table of dotted paths (`store.flush.sync`), and the way back to the dataclass.
 
-Files, environment and flags all speak in such paths (`store.flush.sync`), so a value is converted and checked in one
-place whatever it came from.
+Files, environment and flags all produce such paths, so that values are converted and checked in one place.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ Settings = TypeVar("Settings", bound=Dataclass)
 
 _BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
-#: What a shell or RocketMQ's start script would have replaced.
+#: Variables that a shell or RocketMQ's start script expands, and PyroMQ does not.
 _UNEXPANDED = re.compile(r"\$[{(A-Za-z_]|^~")
 
 
 class BadValue(ValueError):
-    """A value of the wrong kind. Says what is expected; the caller knows the setting and where it was given."""
+    """A value of the wrong type. Its text names the expected type; the caller adds the setting and the source."""
 
 
 def to_bool(value: object) -> bool:
@@ -66,7 +65,7 @@ def to_optional_text(value: object) -> str | None:
 
 
 def to_texts(value: object) -> tuple[str, ...]:
-    """A list, or text whose parts are separated by ; or , as RocketMQ and people write it."""
+    """Accept a list, or text with parts separated by `;` or `,`."""
     if isinstance(value, str):
         return tuple(part.strip() for part in re.split("[;,]", value) if part.strip())
     if isinstance(value, list | tuple) and all(isinstance(part, str) for part in value):
@@ -75,7 +74,7 @@ def to_texts(value: object) -> tuple[str, ...]:
 
 
 def to_ints(value: object) -> tuple[int, ...]:
-    """A list, or text whose parts are separated by ; or , such as `04;16`."""
+    """Accept a list, or text such as `04;16` with parts separated by `;` or `,`."""
     if isinstance(value, str):
         return tuple(to_int(part) for part in to_texts(value))
     if isinstance(value, list | tuple):
@@ -96,7 +95,7 @@ def to_optional_path(value: object) -> Path | None:
     return to_path(value) if value not in (None, "") else None
 
 
-#: The annotation of a field, as it is evaluated, and what makes such a value of what was given.
+#: Converter for each evaluated annotation of a field.
 CONVERTERS: dict[object, Callable[[object], object]] = {
     bool: to_bool,
     int: to_int,
@@ -111,7 +110,7 @@ CONVERTERS: dict[object, Callable[[object], object]] = {
 
 
 def paths_of(settings: type, prefix: str = "") -> Iterator[tuple[str, Callable[[object], object]]]:
-    """Every setting below a dataclass, with what converts its value."""
+    """Yield the path and the converter of every setting of a dataclass and its nested tables."""
     hints = get_type_hints(settings)
     for field in dataclasses.fields(settings):
         kind = hints[field.name]
@@ -123,7 +122,7 @@ def paths_of(settings: type, prefix: str = "") -> Iterator[tuple[str, Callable[[
 
 
 def tables_of(settings: type, prefix: str = "") -> Iterator[str]:
-    """The dataclasses inside a dataclass, as the names of their tables."""
+    """Yield the table names of the nested dataclasses."""
     for name, kind in get_type_hints(settings).items():
         if dataclasses.is_dataclass(kind):
             assert isinstance(kind, type)
@@ -132,7 +131,7 @@ def tables_of(settings: type, prefix: str = "") -> Iterator[str]:
 
 
 def build(settings: type[Settings], values: Mapping[str, object]) -> Settings:
-    """The dataclass with these values; what is not among them keeps its default. Raises ConfigError."""
+    """Return the dataclass with these values and defaults for all others. Raises ConfigError."""
     given: dict[str, Any] = {}
     hints = get_type_hints(settings)
     for field in dataclasses.fields(settings):
@@ -145,7 +144,7 @@ def build(settings: type[Settings], values: Mapping[str, object]) -> Settings:
 
 
 def replaced(config: Settings, values: Mapping[str, object]) -> Settings:
-    """A copy with some settings changed, checked as a whole. Raises ConfigError."""
+    """Return a copy with some settings changed, checked as a whole. Raises ConfigError."""
     changes: dict[str, Any] = {}
     for path, value in values.items():
         name, dot, rest = path.partition(".")
@@ -165,21 +164,21 @@ def value_at(config: object, path: str) -> object:
     return config
 
 
-#: How alike a name and the one that was meant are, at least: a letter or two, or a word, and no more.
+#: Least similarity of a suggestion: one or two letters, or one word, may differ.
 _ALIKE = 0.75
-#: Names that are as near as the nearest one, within this.
+#: Suggest names within this similarity of the best one, too.
 _AS_NEAR = 0.03
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
 
 
 def nearest(name: str, known: Collection[str], spelt: Callable[[str], str] = str) -> str:
-    """`; did you mean …?`, or nothing when no known name is near. Upper and lower case do not matter."""
+    """Return `; did you mean …?`, or an empty text if no known name is similar. Case does not matter."""
     names = [spelt(one) for one in _near(name, known)]
     return f"; did you mean {' or '.join(names)}?" if names else ""
 
 
 def _near(name: str, known: Collection[str]) -> list[str]:
-    """Names that look like it; else those that say it with more words, as `listen_port` does of `port`."""
+    """Return similar names, or else names that contain all its words, as `listen_port` contains `port`."""
     alike = {one: _alikeness(name, one) for one in known}
     best = max(alike.values(), default=0.0)
     if best >= _ALIKE:
@@ -192,7 +191,7 @@ def _near(name: str, known: Collection[str]) -> list[str]:
 
 
 def _alikeness(name: str, other: str) -> float:
-    """0 to 1. The tables before the last dot tell nothing where they are the same."""
+    """Return the similarity, 0 to 1. Equal tables (before the last dot) do not count."""
     (table, _, leaf), (other_table, _, other_leaf) = name.rpartition("."), other.rpartition(".")
     pair = (leaf, other_leaf) if table == other_table else (name, other)
     return difflib.SequenceMatcher(None, pair[0].lower(), pair[1].lower()).ratio()

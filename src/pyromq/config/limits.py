@@ -1,4 +1,4 @@
-"""How much one server takes on before it says no. Every limit has its reason beside it."""
+"""Network limits of a server. Each limit has its reason next to it."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from pyromq.config.checks import KIB, MIB, require, require_at_least
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitsConfig:
-    """What one server takes on before it says no."""
+    """Network limits of a server."""
 
-    #: Connections at once; the next one is closed at once. Twice what a large installation's clients open, and below
-    #: the file descriptors that a usual system gives.
+    #: Most connections; further ones are closed at once. Twice the connections of a large installation, and below the
+    #: usual limit of file descriptors.
     max_connections: int = 20_000
-    #: Connections at once from one address. 0: no such limit, as clients may share one address.
+    #: Most connections from one address. 0: no limit, because clients may share an address.
     max_connections_per_host: int = 0
-    #: A connection that sent nothing for this long is closed. Clients send a heartbeat every 30 s.
+    #: Close a connection after this long without a request. Clients send a heartbeat every 30 s.
     idle_close_ms: int = 120_000
-    #: Longest request, header and body: RocketMQ's own limit.
+    #: Largest request, header and body: RocketMQ's own limit.
     max_frame_bytes: int = 16 * MIB
-    #: Longest header of a request. Real ones have a few KiB; the properties of a message are at most 32 KiB.
+    #: Largest header of a request. Typical headers have a few KiB; message properties have at most 32 KiB.
     max_header_bytes: int = 256 * KIB
-    #: Fields in the header of one request. The widest known request has under forty.
+    #: Most header fields of a request. The widest known request has fewer than 40.
     max_header_fields: int = 512
-    #: Bytes that one connection may have asked for and not been answered before reading from it pauses.
+    #: Stop reading from a connection above this many bytes of unanswered requests.
     max_in_flight_bytes_per_connection: int = 64 * MIB
-    #: Answers waiting for a peer that reads slowly, on one connection, before nothing more is read from it.
+    #: Stop reading from a connection above this many unsent answer bytes.
     max_unsent_bytes_per_connection: int = 16 * MIB
-    #: The same over all connections: what slow readers may cost in memory, together. Requests of theirs that are not
-    #: looked at yet count for `max_partial_bytes`.
+    #: Most unsent answer bytes of all connections: the memory that slow peers may cost. Their unparsed requests count
+    #: towards `max_partial_bytes`.
     max_unsent_bytes: int = 256 * MIB
-    #: How long a peer may take none of its waiting answers before it is cut off.
+    #: Close a connection whose peer reads none of its unsent answers for this long.
     stalled_close_ms: int = 60_000
-    #: Bytes of requests that have not arrived whole or cannot be looked at yet, over all connections: what peers that
-    #: send the half of something may cost in memory, together. Above it, whoever has waited longest is cut off.
+    #: Most bytes of incomplete and unparsed requests of all connections: the memory that half-sent requests may cost.
+    #: Above it, the connection that has waited longest is closed.
     max_partial_bytes: int = 256 * MIB
-    #: How long a request may take from its first byte to its last. The largest one takes 13 s at 10 Mbit/s.
+    #: Close a connection whose request takes longer than this to arrive. The largest takes 13 s at 10 Mbit/s.
     partial_close_ms: int = 60_000
-    #: How long a stopping server waits for what it has started.
+    #: Time that a stopping server gives to requests in progress.
     stop_grace_ms: int = 10_000
 
     def __post_init__(self) -> None:

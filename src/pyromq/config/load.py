@@ -1,9 +1,8 @@
-"""Puts a program's settings together: defaults, then the file, then the environment, then flags; the last one wins.
+"""Loads the settings of a program: defaults, then the file, then the environment, then flags; the last one wins.
 
-A file that ends in `.toml` is TOML with the names of the dataclasses; any other is RocketMQ's own `key=value`, taken
-as it is, with RocketMQ's default for what a moved broker would miss at once: its consumer groups. What cannot work
-raises `ConfigError`, which says where it was written; what works but may surprise is in `Loaded.warnings`, for the
-program to log. Relative paths start at the directory that the program was started in.
+A `.toml` file has the names of the dataclasses. Any other file has RocketMQ's `key=value` format; it keeps RocketMQ's
+default of creating consumer groups automatically. An invalid value raises `ConfigError` with its file and line.
+`Loaded.warnings` describes valid but surprising values. Relative paths start at the working directory.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from pyromq.config.sources import (
 from pyromq.config.store import LOG_NAME
 from pyromq.errors import ConfigError
 
-#: Where a program keeps its data when nobody says.
+#: Default data directories.
 DEFAULT_DATA = Path("pyromq-data")
 DEFAULT_STORE = DEFAULT_DATA / "store"
 DEFAULT_KV_CONFIG = DEFAULT_DATA / "nameserver" / "kvConfig.json"
@@ -45,7 +44,7 @@ Config = TypeVar("Config")
 @dataclass(frozen=True, slots=True)
 class Loaded(Generic[Config]):
     config: Config
-    #: What the one who starts the program should know.
+    #: Surprising values, one sentence each.
     warnings: list[str]
     #: The file, if there was one.
     source: Path | None
@@ -58,7 +57,7 @@ def load_broker(
     overrides: Mapping[str, object],
     defaults: Mapping[str, object] | None = None,
 ) -> Loaded[BrokerConfig]:
-    """`defaults` stand in for those of the dataclasses: everything else wins over them. Raises ConfigError."""
+    """Load the settings of a broker. `defaults` replace those of the dataclasses. Raises ConfigError."""
     file = _from_file(BrokerConfig, BROKER_KEYS, path)
     _let_log_follow_root(file)
     from_variables = from_environment(BrokerConfig, BROKER_PREFIX, environ)
@@ -85,7 +84,7 @@ def load_broker(
 def load_name_server(
     path: Path | None, *, environ: Mapping[str, str], overrides: Mapping[str, object]
 ) -> Loaded[NameServerConfig]:
-    """Raises ConfigError."""
+    """Load the settings of a name server. Raises ConfigError."""
     file = _from_file(NameServerConfig, NAME_SERVER_KEYS, path)
     variables = from_environment(NameServerConfig, NAME_SERVER_PREFIX, environ)
     flags = from_flags(NameServerConfig, overrides)
@@ -97,7 +96,7 @@ def load_name_server(
     }
     config = _build(NameServerConfig, given)
     if config.kv_config_path == DEFAULT_KV_CONFIG:
-        # Several may be started in one directory, and each has settings of its own.
+        # Several name servers may run in one directory, each with its own settings.
         config = replace(config, kv_config_path=DEFAULT_DATA / f"nameserver-{config.listen_port}" / "kvConfig.json")
     return Loaded(config, file.warnings + _about_listening(config.listen_host), path)
 
@@ -116,7 +115,7 @@ def _is_rocketmq(path: Path | None) -> bool:
 
 
 def _build(settings: type[Settings], given: Mapping[str, Given]) -> Settings:
-    """Convert every value, then let the dataclasses check them; both kinds of error get the place."""
+    """Convert and check all values. Errors of both steps name the source."""
     converters = dict(paths_of(settings))
     values: dict[str, object] = {}
     for path, one in given.items():
@@ -131,7 +130,7 @@ def _build(settings: type[Settings], given: Mapping[str, Given]) -> Settings:
 
 
 def _place(setting: str | None, given: Mapping[str, Given]) -> str:
-    """Where the setting at fault was written. Small dataclasses name it without the tables around them."""
+    """Return the source of the invalid setting. Errors of nested dataclasses name it without the outer tables."""
     for path, one in given.items():
         if setting is not None and f".{path}".endswith(f".{setting}"):
             return f"{one.where}: "
@@ -139,23 +138,26 @@ def _place(setting: str | None, given: Mapping[str, Given]) -> str:
 
 
 def _let_log_follow_root(file: Found) -> None:
-    """RocketMQ's files often name both, and a root from the command line takes its log along. A link is the same."""
+    """Drop `store.commit_log` if it is the default below `store.root`, so that a root from the command line moves both.
+
+    RocketMQ's files often name both. Links are resolved.
+    """
     root, place = file.given.get("store.root"), file.given.get("store.commit_log")
     if root is not None and place is not None and place.value:
-        with contextlib.suppress(ValueError, OSError, RuntimeError):  # no path at all, which is said later
+        with contextlib.suppress(ValueError, OSError, RuntimeError):  # not a path: `_build` refuses it
             if Path(str(place.value)).resolve() == (Path(str(root.value)) / LOG_NAME).resolve():
                 del file.given["store.commit_log"]
 
 
 def _about_the_store(given: Mapping[str, Given], path: Path | None) -> list[str]:
-    """A RocketMQ file may count on RocketMQ's own default directory."""
+    """Warn if a RocketMQ file relies on RocketMQ's default directory."""
     if _is_rocketmq(path) and "store.root" not in given:
         return [f"{path}: storePathRootDir is not given; RocketMQ would use ~/store, this broker uses {DEFAULT_STORE}"]
     return []
 
 
 def _about_topics(given: Mapping[str, Given], path: Path | None) -> list[str]:
-    """Groups are made as RocketMQ makes them. Topics are not: a misspelt one would take messages for nobody."""
+    """Warn that topics are not created automatically: messages to a misspelt topic would have no consumer."""
     if "auto_create_topics" in given:
         return []
     return [
@@ -165,7 +167,7 @@ def _about_topics(given: Mapping[str, Given], path: Path | None) -> list[str]:
 
 
 def _about_copies(given: Mapping[str, Given], path: Path | None) -> list[str]:
-    """A sync master that waits for nobody would be one by name only."""
+    """Warn that a sync master waits for a slave, unlike RocketMQ 5's default."""
     role = given.get("role")
     if role is None or role.value != "SYNC_MASTER" or "replication.copies" in given:
         return []
@@ -180,11 +182,11 @@ def _about_the_broker(config: BrokerConfig) -> list[str]:
 
 
 def _about_what_sends_wait_for(config: BrokerConfig) -> list[str]:
-    asked, least = config.replication.copies, config.replication.least_in_sync
+    asked, least = config.replication.copies, config.replication.min_in_sync
     if not asked or least <= asked:
         return []
     return [
-        f"replication.least_in_sync (minInSyncReplicas) is {least}, and replication.copies (inSyncReplicas) {asked}: "
+        f"replication.min_in_sync (minInSyncReplicas) is {least}, and replication.copies (inSyncReplicas) {asked}: "
         f"the larger one wins, and a sync master waits for {least} copies"
     ]
 

@@ -1,4 +1,4 @@
-"""The other brokers of a name, as `replication.members` names them: ID@HOST:PORT."""
+"""The other brokers of a name, from `replication.members`: ID@HOST:PORT."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def parse_member(text: str) -> ConfiguredMember:
 
 
 def parse_members(texts: tuple[str, ...]) -> tuple[ConfiguredMember, ...]:
-    """Raises ConfigError if one is malformed, or two are the same broker."""
+    """Parse all members. Raises ConfigError if one is malformed, or two are the same broker."""
     members = tuple(parse_member(one) for one in texts)
     for names, meaning in (([one.broker_id for one in members], "id"), ([one.address for one in members], "address")):
         require(len(set(names)) == len(names), SETTING, texts, f"two members have the same {meaning}")

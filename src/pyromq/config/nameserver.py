@@ -13,27 +13,27 @@ from pyromq.config.limits import LimitsConfig
 class NameServerConfig:
     """One name server."""
 
-    #: The address that is bound. Another than loopback needs `allow_public`.
+    #: Address to bind. Any address but loopback needs `allow_public`.
     listen_host: str = "127.0.0.1"
-    #: The port that is bound. 0: any free one.
+    #: Port to bind. 0: any free port.
     listen_port: int = 9876
-    #: Listen where other machines can connect, although there is no authentication.
+    #: Bind an address that other machines can reach, although there is no authentication.
     allow_public: bool = False
-    #: A broker that asked for no time of its own is forgotten when it was not heard for this long.
+    #: Drop a broker this long after its last registration, unless it registered with a timeout of its own.
     broker_expiry_ms: int = 120_000
-    #: How often silent brokers are looked for.
+    #: Interval at which expired brokers are dropped.
     scan_interval_ms: int = 5_000
-    #: Where key–value settings and the order of ordered topics are kept. Not given: in memory only.
+    #: File of the key–value settings, including the order settings of topics. Default: in memory only.
     kv_config_path: Path | None = None
-    #: Give clients the order setting of a topic with its route. It names queues, so it must be kept up with the topic.
+    #: Send clients the order setting of a topic with its route. It names queues: update it with the topic.
     order_messages_enabled: bool = False
     #: Answer a registration with the order settings of all topics.
     return_order_topics: bool = True
     #: Answer requests for the list of all topics.
     topic_lists_enabled: bool = True
-    #: Forget topics that a broker no longer names when it registers.
+    #: Drop topics that a broker no longer lists when it registers.
     delete_topics_with_registration: bool = False
-    #: Connections, sizes and times of the network.
+    #: Network limits and timeouts.
     limits: LimitsConfig = field(default_factory=LimitsConfig)
 
     def __post_init__(self) -> None:

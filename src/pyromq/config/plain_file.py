@@ -1,4 +1,4 @@
-"""Files that a person names on the command line, in the environment or in settings: read whole, if they are files."""
+"""Reads regular files that users name on the command line, in the environment or in settings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class NotAFile(OSError):
-    """A FIFO, a device or a socket. Reading it could wait, or go on, for ever."""
+    """The path is a FIFO, a device or a socket: reading it could block or never end."""
 
 
 def read_plain_file(path: Path, limit: int) -> bytes:

@@ -23,12 +23,12 @@ _ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 class Entry(NamedTuple):
     key: str
     value: str
-    #: The line that it starts on, from 1.
+    #: Number of its first line, from 1.
     line: int
 
 
 def parse_properties(text: str) -> list[Entry]:
-    """Entries in the order of the file; a key that stands twice is there twice. Raises ConfigError with the line."""
+    """Return all entries in file order, repeated keys included. Raises ConfigError with the line."""
     return [_entry(line, number) for number, line in _logical_lines(text)]
 
 
@@ -41,7 +41,7 @@ def _entry(line: str, number: int) -> Entry:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines with their continuations, without comments and empty ones."""
+    """Yield logical lines: joined with their continuations, without comments and empty lines."""
     gathered, first = "", 0
     for number, raw in enumerate(_LINE_END.split(text), 1):
         line = raw.lstrip(_SPACE)
@@ -68,5 +68,5 @@ def _unescape(text: str, line: int) -> str:
 
 
 def _join_surrogates(text: str) -> str:
-    """Java writes a character beyond 16 bits as two escapes; half of one is no character."""
+    """Join the two escapes that Java writes for a character above 16 bits. Raises ConfigError for a lone half."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -1,8 +1,7 @@
-"""RocketMQ's settings in our words: one table per program, read in both directions.
+"""RocketMQ's keys and the settings they set: one table per program, used in both directions.
 
-`Key.take` makes our value of RocketMQ's text, `Key.give` RocketMQ's text of our value, so that a file is read and the
-effective settings are described by the same line. Values that RocketMQ silently brings into its range are brought
-there as well.
+`Form.take` parses RocketMQ's text, `Form.give` formats a value as RocketMQ does. Values that RocketMQ silently clamps
+are clamped here, too.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from pyromq.config.fields import (
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How RocketMQ writes a kind of value."""
+    """RocketMQ's notation for a type of value."""
 
     take: Callable[[str], object]
     give: Callable[[Any], str]
@@ -35,7 +34,7 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One of RocketMQ's settings and the path of ours."""
+    """One of RocketMQ's settings and the path of the same setting here."""
 
     name: str
     path: str
@@ -52,7 +51,7 @@ def _one_of(words: dict[str, object]) -> Callable[[str], object]:
 
 
 def _percent(least: int, most: int) -> Form:
-    """A whole percentage; RocketMQ uses the nearer end of the range for one outside it."""
+    """Convert a whole percentage, clamped to the range as RocketMQ does."""
 
     def take(text: str) -> float:
         percent = to_int(text)
@@ -64,7 +63,7 @@ def _percent(least: int, most: int) -> Form:
 
 
 def _bool(text: str) -> bool:
-    """RocketMQ takes every word but one for false: a file that says "yes" must not come to mean something else."""
+    """Accept `true` only as true, as RocketMQ does, and refuse words that look like it, such as "yes"."""
     if text.strip().lower() not in ("true", "false"):
         raise BadValue("it is true or false here; RocketMQ takes every other word for false")
     return to_bool(text)
@@ -75,12 +74,12 @@ def _clamped(least: int, most: int) -> Form:
 
 
 def _queue_entries(text: str) -> int:
-    """RocketMQ gives the length of the file, and makes whole entries of 20 bytes of it."""
+    """Convert RocketMQ's file length into entries of 20 bytes."""
     return -(-to_int(text) // 20)
 
 
 def _one_directory(text: str) -> Path | None:
-    """RocketMQ spreads a log over several directories if they are given with commas."""
+    """Refuse a comma-separated list: RocketMQ spreads a log over several directories, PyroMQ does not."""
     if "," in text:
         raise BadValue("the log is in one directory here; move the files of all of them into one, and give that")
     return to_optional_path(text.strip())
@@ -113,7 +112,7 @@ _NETWORK_KEYS = (
     Key("serverChannelMaxIdleTimeSeconds", "limits.idle_close_ms", SECONDS),
 )
 
-#: RocketMQ's files name the log's directory even where it is the usual one.
+#: RocketMQ's files name the log's directory even if it is the default one.
 COMMIT_LOG_KEY = "storePathCommitLog"
 
 BROKER_KEYS = (
@@ -154,12 +153,12 @@ BROKER_KEYS = (
     Key("haMasterAddress", "replication.primary", HOST),
     Key("inSyncReplicas", "replication.copies", INT),
     Key("totalReplicas", "replication.total", INT),
-    Key("minInSyncReplicas", "replication.least_in_sync", INT),
+    Key("minInSyncReplicas", "replication.min_in_sync", INT),
     Key("allAckInSyncStateSet", "replication.all_in_sync", BOOL),
     Key("enableAutoInSyncReplicas", "replication.adapts", BOOL),
     Key("slaveTimeout", "replication.timeout_ms", INT),
     Key("haSendHeartbeatInterval", "replication.heartbeat_ms", INT),
-    Key("haHousekeepingInterval", "replication.silence_ms", INT),
+    Key("haHousekeepingInterval", "replication.peer_timeout_ms", INT),
     Key("haTransferBatchSize", "replication.batch_bytes", INT),
     Key("haMaxGapNotInSync", "replication.max_gap_bytes", INT),
     Key("slaveReadEnable", "replication.read_from_slaves", BOOL),
@@ -197,7 +196,7 @@ NAME_SERVER_KEYS = (
     Key("deleteTopicWithBrokerRegistration", "delete_topics_with_registration", BOOL),
 )
 
-#: Keys that ask for something people rely on. Switched on, they are named apart from those that merely do nothing.
+#: Keys of missing features that operators rely on. If one is switched on, the warning names the feature.
 RELIED_ON = {
     "aclEnable": "authentication",
     "authenticationEnabled": "authentication",

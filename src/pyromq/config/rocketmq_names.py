@@ -19,7 +19,7 @@ _NETWORK = """
     socksProxyConfig useEpollNativeSelector useTLS writeBufferHighWaterMark writeBufferLowWaterMark
 """
 
-#: A broker: its identity, what it allows, its threads, its name servers and its container.
+#: A broker: identity, permissions, threads, name servers, container.
 _BROKER = """
     accountStatsEnable accountStatsPrintZeroValues ackMessageThreadPoolNums ackThreadPoolQueueCapacity aclEnable
     adminBrokerThreadPoolNums adminBrokerThreadPoolQueueCapacity allowRecallWhenBrokerNotWriteable appendAckAsync
@@ -154,7 +154,7 @@ _STORE = """
     warmMapedFileEnable writeWithoutMmap
 """
 
-#: Who may do what.
+#: Access control.
 _ACCESS = """
     aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond authConfigPath authenticationEnabled
     authenticationMetadataProvider authenticationProvider authenticationStrategy authenticationWhitelist

@@ -1,7 +1,7 @@
-"""The settings that may be changed over the network while a broker runs, and no others.
+"""The allow-list of settings that can be changed over the network while a broker runs.
 
-Each has a kind and a range of its own. What decides where data lies, which address is bound or how files are laid out
-is decided at start and is refused here by name. A change is all or nothing: one bad key, and nothing is changed.
+Each has a type and a range. Paths, addresses and file layouts are fixed at start; changes to them are refused by name.
+A request changes all its keys or, if one is invalid, none.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _KEYS = {key.name: key for key in BROKER_KEYS}
 
 @dataclass(frozen=True, slots=True)
 class RuntimeSetting:
-    """One line of the allow-list. The range is in RocketMQ's unit, as the value is."""
+    """One line of the allow-list. The range is in RocketMQ's unit."""
 
     key: str
     kind: Literal["bool", "int"]
@@ -35,7 +35,7 @@ class RuntimeSetting:
         return _KEYS[self.key].path
 
     def check(self, text: str) -> None:
-        """Raises BadValue with what would work."""
+        """Raise BadValue with the allowed range if the value is invalid."""
         if self.kind == "bool":
             to_bool(text)
             return
@@ -54,28 +54,28 @@ def _number(key: str, least: int, most: int, sentence: str) -> RuntimeSetting:
 RUNTIME_SETTINGS = (
     _switch("autoCreateTopicEnable", "Create a topic when a message for it arrives."),
     _switch("autoCreateSubscriptionGroup", "Create a consumer group when a consumer of it connects."),
-    _number("defaultTopicQueueNums", 1, 1024, "Queues of a topic that is created so."),
+    _number("defaultTopicQueueNums", 1, 1024, "Queues of an automatically created topic."),
     _number("brokerPermission", 0, 6, "6 read and write, 4 read, 2 write, 0 neither."),
-    _switch("enablePropertyFilter", "Let consumers choose messages by SQL92 expressions."),
-    _switch("longPollingEnable", "Hold a pull that finds nothing."),
-    _number("shortPollingTimeMills", 1, 60_000, "How long it is held when long polling is off."),
+    _switch("enablePropertyFilter", "Let consumers filter messages with SQL92 expressions."),
+    _switch("longPollingEnable", "Hold a pull that finds no messages (long poll)."),
+    _number("shortPollingTimeMills", 1, 60_000, "Hold time of such a pull if long polling is off, in ms."),
     _number("maxTransferCountOnMessageInMemory", 1, 65_536, "Most messages of one answer to a pull."),
     _number("maxTransferBytesOnMessageInMemory", 1024, 64 * 1024 * 1024, "Most bytes of one answer to a pull."),
     _switch("rejectTransactionMessage", "Refuse half messages."),
     _number("transactionTimeOut", 1, _DAY_MS, "Age from which a half message is checked, in ms."),
-    _number("transactionCheckMax", 1, 10_000, "Checks after which a half message is put aside."),
+    _number("transactionCheckMax", 1, 10_000, "Checks after which a half message is given up."),
     _number("transactionCheckInterval", 1000, _DAY_MS, "Time between two rounds of checks, in ms."),
-    _switch("traceOn", "Tell clients that they may trace."),
-    _switch("notifyConsumerIdsChangedEnable", "Tell the members of a group when one joins or leaves."),
-    _number("waitTimeMillsInSendQueue", 0, 60_000, "Sends are refused when the loop is this late, in ms; 0: never."),
-    _number("fileReservedTime", 1, 24 * 3650, "Hours that messages are kept."),
-    _number("diskMaxUsedSpaceRatio", 10, 95, "Percent in use from which expired messages go at any hour."),
+    _switch("traceOn", "Let clients trace messages."),
+    _switch("notifyConsumerIdsChangedEnable", "Notify the members of a group when one joins or leaves."),
+    _number("waitTimeMillsInSendQueue", 0, 60_000, "Refuse sends while the loop is this late, in ms; 0: never."),
+    _number("fileReservedTime", 1, 24 * 3650, "Hours until messages expire."),
+    _number("diskMaxUsedSpaceRatio", 10, 95, "Percent of the disk in use from which expired messages go at any hour."),
 )
 _ALLOWED = {setting.key: setting for setting in RUNTIME_SETTINGS}
 
 
 def apply_runtime(config: BrokerConfig, changes: Mapping[str, str]) -> BrokerConfig:
-    """A new configuration with RocketMQ's keys changed. Raises ConfigError, which names the key; then none is."""
+    """Return a configuration with these RocketMQ keys changed. Raises ConfigError, which names the invalid key."""
     values: dict[str, object] = {}
     for key, text in changes.items():
         setting = _allowed(key)
@@ -104,7 +104,7 @@ def _allowed(key: str) -> RuntimeSetting:
 
 
 def describe(config: BrokerConfig) -> dict[str, str]:
-    """The effective settings under RocketMQ's names, as the broker tells them to whoever asks. None is a secret."""
+    """Return the effective settings under RocketMQ's names. None of them is a secret."""
     told = {key.name: key.form.give(value_at(config, key.path)) for key in BROKER_KEYS}
     told["brokerIP1"] = config.client_host
     told["brokerIP2"] = config.replication.advertise_host or config.client_host

@@ -29,7 +29,7 @@ SecretPath = Path | None
 
 
 def secret_path(setting: SecretPath = None) -> Path:
-    """Return where the secret is. Raises ConfigError if there is no home directory to look in."""
+    """Return the path of the secret. Raises ConfigError if there is no home directory."""
     if setting is not None:
         return setting
     if named := os.environ.get(VARIABLE):
@@ -100,7 +100,7 @@ def _make(path: Path) -> None:
     try:
         os.write(file, secrets.token_hex(RANDOM_BYTES).encode() + b"\n")
         os.fsync(file)
-        with contextlib.suppress(FileExistsError):  # another program was faster: its secret is the one
+        with contextlib.suppress(FileExistsError):  # another program created it first: use its secret
             os.link(draft, path)
     finally:
         os.close(file)

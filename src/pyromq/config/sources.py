@@ -1,6 +1,6 @@
-"""Where settings come from: a TOML file, a RocketMQ file, the environment, flags. Each becomes `path → Given`.
+"""Sources of settings: a TOML file, a RocketMQ file, the environment, flags. Each returns `path → Given`.
 
-`Given` keeps where a value was written, so that whatever is wrong with it can be said with file and line.
+`Given` keeps the file and line of a value for error texts.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from pyromq.config.rocketmq_keys import RELIED_ON, Key
 from pyromq.config.rocketmq_names import KNOWN_TO_ROCKETMQ
 from pyromq.errors import ConfigError
 
-#: Larger than any file of settings: somebody gave the wrong file.
+#: Refuse larger files: they are no settings.
 MAX_FILE_BYTES = 1024 * 1024
 
-#: What Kubernetes puts into the environment for a service called `pyromq-broker`: not meant for us.
+#: Variables that Kubernetes sets for a service called `pyromq-broker`: not settings.
 _OF_KUBERNETES = re.compile(r"(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT|PORT_[0-9]+_(TCP|UDP|SCTP)(_.*)?)")
 
 
@@ -38,14 +38,14 @@ class Given(NamedTuple):
 
 @dataclass(slots=True)
 class Found:
-    """What one source says."""
+    """Settings and warnings of one source."""
 
     given: dict[str, Given] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
 
 def read_settings(path: Path) -> bytes:
-    """The bytes of a file of settings. Raises ConfigError with a sentence for every way that this can fail."""
+    """Read a file of settings. Raises ConfigError."""
     try:
         if path.is_dir():
             raise ConfigError(f"{path} is a directory; give the file with the settings")
@@ -68,7 +68,7 @@ def read_settings(path: Path) -> bytes:
 
 
 def from_toml(settings: type, keys: Sequence[Key], data: bytes, path: Path) -> Found:
-    """Top-level keys and tables are those of the dataclasses. Raises ConfigError."""
+    """Read TOML with the names of the dataclasses. Raises ConfigError."""
     try:
         text = data.decode("utf-8")
         tree = tomllib.loads(text)
@@ -100,7 +100,7 @@ def _leaves(tree: Mapping[str, object], tables: set[str], prefix: str = "") -> I
 
 
 def _toml_place(path: Path, text: str, name: str) -> str:
-    """File and line of a key that stands alone on its line, as people write them; else the file."""
+    """Return file and line of a key, or the file alone if the key does not begin a line."""
     table = ""
     for number, line in enumerate(text.splitlines(), 1):
         if header := re.match(r"\s*\[\s*([\w.\s-]+?)\s*\]", line):
@@ -123,7 +123,7 @@ def _suggest(name: str, known: Mapping[str, object], keys: Sequence[Key]) -> str
 
 
 def from_rocketmq(keys: Sequence[Key], data: bytes, path: Path) -> Found:
-    """Every key that RocketMQ knows is taken; one warning names those that change nothing. Raises ConfigError."""
+    """Read RocketMQ's keys; one warning lists the keys without effect. Raises ConfigError for unknown keys."""
     known = {key.name: key for key in keys}
     found = Found()
     idle: dict[str, str] = {}
@@ -143,7 +143,7 @@ def from_rocketmq(keys: Sequence[Key], data: bytes, path: Path) -> Found:
 
 
 def _parse(data: bytes, path: Path) -> list[Entry]:
-    """UTF-8 where it is UTF-8; else Latin-1, which is what Java reads such files as."""
+    """Decode as UTF-8, or else as Latin-1, which Java uses for such files."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
@@ -155,7 +155,7 @@ def _parse(data: bytes, path: Path) -> list[Entry]:
 
 
 def _last_of_each(entries: list[Entry], warnings: list[str], path: Path) -> list[Entry]:
-    """As in Java, the last of several lines for one key counts; here it is said, too."""
+    """Return the last entry of each key, as Java does, and warn of repeated keys."""
     last: dict[str, Entry] = {}
     for entry in entries:
         if entry.key in last:
@@ -185,7 +185,7 @@ def _idle_warning(idle: Mapping[str, str], path: Path) -> str:
 
 
 def _leave_room_to_resume(found: Found) -> None:
-    """RocketMQ has one mark where messages are refused; ours has a second, lower one, where they are taken again."""
+    """Set `resume_below` 5 % under `refuse_at`: RocketMQ has one threshold for both."""
     refuse = found.given.get("store.retention.refuse_at")
     if refuse is not None:
         assert isinstance(refuse.value, float)
@@ -196,7 +196,7 @@ def _leave_room_to_resume(found: Found) -> None:
 
 
 def from_environment(settings: type, prefix: str, environ: Mapping[str, str]) -> Found:
-    """`PREFIX_LISTEN_PORT`, `PREFIX_STORE__FLUSH__SYNC`: two underscores lead into a table. Empty: not given."""
+    """Read `PREFIX_LISTEN_PORT`, `PREFIX_STORE__FLUSH__SYNC`: two underscores separate tables. Ignore empty values."""
     known = {prefix + path.upper().replace(".", "__"): path for path, _ in paths_of(settings)}
     found = Found()
     for name, value in environ.items():
@@ -211,12 +211,12 @@ def from_environment(settings: type, prefix: str, environ: Mapping[str, str]) ->
 
 
 def _is_of_kubernetes(name: str, value: str) -> bool:
-    """`…_PORT` is an address there; a number is somebody's port for us, under a name that is not quite right."""
+    """Return whether Kubernetes set the variable. Its `…_PORT` is a URL; a number is a misspelt setting."""
     return _OF_KUBERNETES.fullmatch(name) is not None and (name != "PORT" or "://" in value)
 
 
 def from_flags(settings: type, overrides: Mapping[str, object]) -> Found:
-    """Paths of settings with what was given on the command line; None: not given."""
+    """Read command-line values by path; skip `None`."""
     known = dict(paths_of(settings))
     found = Found()
     for path, value in overrides.items():

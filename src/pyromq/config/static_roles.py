@@ -1,8 +1,8 @@
-"""What static roles are safe for: promotion by hand, of a broker that has every acknowledged message.
+"""Check whether static roles can lose acknowledged messages at a promotion.
 
-Roles that people assign are no agreement between brokers. A master that was replaced and does not know it yet goes on
-acknowledging with every other broker that still follows it. So an acknowledgement survives every promotion only if it
-waited for all brokers of the name: two of them, or all of three and more.
+Without agreement between brokers, a master that was replaced and does not know it yet keeps acknowledging together
+with the brokers that still follow it. So an acknowledged message survives every promotion only if the acknowledgement
+waited for all brokers of the name.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from pyromq.config.broker import BrokerConfig
 def unsafe_acknowledgements(config: BrokerConfig, known_brokers: int = 1) -> str | None:
     """Return why a promotion may lose acknowledged messages of this sync master; `None` if it cannot, or if it is none.
 
-    `known_brokers` is the number of brokers of this name that were heard of, this one included.
+    `known_brokers` is the number of known brokers of this name, including this one.
     """
     if config.role != "SYNC_MASTER":
         return None
     settings = config.replication
     brokers = max(2, settings.total, len(settings.members) + 1, known_brokers)
-    waits_for = min(config.copies, settings.least_in_sync) if settings.adapts else config.copies
+    waits_for = min(config.copies, settings.min_in_sync) if settings.adapts else config.copies
     if waits_for >= brokers:
         return None
     without = " without replication.adapts (enableAutoInSyncReplicas)" if settings.adapts else ""

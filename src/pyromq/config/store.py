@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pyromq.config.checks import GIB, MIB, require
 
-#: Where the log is in a store directory, and what else is there.
+#: The log's directory in a store directory, and the names of the other directories.
 LOG_NAME = "commitlog"
 TAKEN_NAMES = ("consumequeue", "index", "config", "staging", "cutoff")
 
@@ -18,20 +18,20 @@ DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlushConfig:
-    """How appended bytes become durable."""
+    """Syncing of the log to disk."""
 
-    #: Wait for the disk before a send is acknowledged.
+    #: Acknowledge a send only after its message is synced.
     sync: bool = False
-    #: A sender that is alone does not wait for a thread: the broker's loop waits for the disk by itself, while a sync
-    #: takes less than a millisecond and there are no slaves. A disk that hangs stops the loop then, until it goes on.
-    sync_here: bool = True
-    #: Longest time an appended byte stays unsynced when `sync` is off.
+    #: Sync on the event loop instead of the flusher thread for a lone sender, while a sync takes less than 1 ms and
+    #: there are no slaves. A hanging disk then stops the loop.
+    inline_sync: bool = True
+    #: Sync at least this often if `sync` is off.
     interval_ms: int = 500
-    #: Sync earlier when this many bytes wait, so that a burst is written while it happens.
+    #: Sync earlier above this many unsynced bytes.
     amount_bytes: int = 16 * MIB
-    #: How often queues are synced and the recover point moves: the most that a restart must scan, in time …
+    #: Sync the queues and move the recover point at least this often …
     recover_point_interval_ms: int = 1000
-    #: … and in bytes.
+    #: … and after this many bytes. A restart after a crash scans the log from the recover point on.
     recover_point_bytes: int = 64 * MIB
 
     def __post_init__(self) -> None:
@@ -53,23 +53,23 @@ class FlushConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionConfig:
-    """When old segments go, and when new messages are refused because the disk is full."""
+    """Removal of old segments, and refusal of sends on a full disk."""
 
-    #: Age of a segment's newest record, and of the file's last change, after which it may be removed.
+    #: A segment expires at this age: of its newest record and of the file's last change.
     max_age_hours: float = 72
-    #: Hours of the day, local time, in which such segments are removed. None given: at any time …
+    #: Hours of the day, local time, in which expired segments are removed. Default: at any hour.
     delete_hours: tuple[int, ...] = ()
-    #: … and from this share of the disk in use on, at any time too.
+    #: Share of the disk in use from which expired segments are removed at any hour.
     delete_above: float = 0.75
-    #: Share in use from which appends are refused. Unexpired data is never removed to make room …
+    #: Share of the disk in use from which sends are refused.
     refuse_at: float = 0.90
-    #: … and they are accepted again below this share: the gap keeps the broker from flapping.
+    #: Accept sends again below this share of the disk in use.
     resume_below: float = 0.85
-    #: Remove unexpired segments, oldest first, when the refuse mark is reached. Counted when it happens.
+    #: Remove unexpired segments, oldest first, at `refuse_at` instead of refusing sends. A counter records it.
     delete_unexpired: bool = False
-    #: How often the disk is looked at.
+    #: Interval of the disk check.
     interval_ms: int = 10_000
-    #: A clock that jumped ahead expires nothing until it has gone on for this long without another jump.
+    #: After the clock jumped ahead, expire nothing until it has run this long without another jump.
     clock_confirm_hours: float = 12
 
     def __post_init__(self) -> None:
@@ -102,34 +102,34 @@ class RetentionConfig:
 class StoreConfig:
     """One store directory."""
 
-    #: The directory that holds `commitlog`, `consumequeue`, `index` and `config`.
+    #: Directory of `commitlog`, `consumequeue`, `index` and `config`.
     root: Path
-    #: The directory of the commit log, if it is another one than `commitlog` in `root`; also on another file system.
+    #: Directory of the commit log, which may be on another file system. Default: `commitlog` in `root`.
     commit_log: Path | None = None
     #: Length of a commit-log segment. RocketMQ opens a store only with the length it was written with.
     segment_bytes: int = 1 * GIB
-    #: Entries in one consume-queue file (20 bytes each).
+    #: Entries of one consume-queue file (20 bytes each).
     queue_file_entries: int = 300_000
     #: Hash slots and entries of one key-index file.
     index_slots: int = 5_000_000
     index_entries: int = 20_000_000
-    #: Keep the key index at all.
+    #: Index messages by key.
     index_enabled: bool = True
-    #: Largest message body; a record may be 64 KiB larger.
+    #: Largest message body. A record may be 64 KiB larger.
     max_body_bytes: int = 4 * MIB
     #: Write the whole-record CRC property (`__CRC32#`), which RocketMQ can check too.
     record_crc: bool = True
-    #: Gather records in anonymous memory and write them to the page cache in batches. Higher throughput on
-    #: a busy page cache; a killed process loses what was gathered and not yet committed.
+    #: Collect records in anonymous memory and write them to the page cache in batches. Higher throughput on a busy page
+    #: cache; a killed process loses the records that are not yet written.
     transient_pool: bool = False
-    #: Longest time a gathered record waits for its commit.
+    #: Longest time a record stays in the transient pool.
     transient_commit_ms: int = 200
-    #: How far ahead of the end of the log pages are brought in, so that an append does not wait for memory. Not used
-    #: with `flush.sync`.
-    warm_bytes: int = 64 * MIB
+    #: Prefault pages this far ahead of the end of the log, so that appends wait for no page fault. Unused with
+    #: `flush.sync`.
+    prefault_bytes: int = 64 * MIB
     #: Threads of a recovery scan. 0: one per core, at most 8.
     recovery_threads: int = 0
-    #: Delay levels, as RocketMQ writes them: the queue entry of a delayed message holds its due time.
+    #: Delay levels in RocketMQ's notation, level 1 first.
     delay_levels: str = DELAY_LEVELS
     flush: FlushConfig = field(default_factory=FlushConfig)
     retention: RetentionConfig = field(default_factory=RetentionConfig)
@@ -146,7 +146,7 @@ class StoreConfig:
         require(self.index_entries > 1, "store.index_entries", self.index_entries, "it must be above 1")
         require(0 < self.max_body_bytes <= 64 * MIB, "store.max_body_bytes", self.max_body_bytes, "1 byte to 64 MiB")
         require(self.recovery_threads >= 0, "store.recovery_threads", self.recovery_threads, "it must not be negative")
-        require(self.warm_bytes >= 0, "store.warm_bytes", self.warm_bytes, "it must not be negative")
+        require(self.prefault_bytes >= 0, "store.prefault_bytes", self.prefault_bytes, "it must not be negative")
         require(
             self.transient_commit_ms > 0, "store.transient_commit_ms", self.transient_commit_ms, "it must be above 0"
         )
@@ -159,7 +159,7 @@ class StoreConfig:
 
     @property
     def log_is_apart(self) -> bool:
-        """Whether the log is in another directory than the usual one."""
+        """Return whether the log is outside of the store directory (`commit_log`)."""
         return spelt_out(self.log_directory) != spelt_out(self.root / LOG_NAME)
 
     def _check_log_directory(self) -> None:
@@ -180,7 +180,7 @@ class StoreConfig:
 
 
 def spelt_out(path: Path) -> Path:
-    """From the root of the file system on. The disk is not looked at, so links stay."""
+    """Return the absolute path without resolving links."""
     return Path(os.path.abspath(path))  # noqa: PTH100
 
 
@@ -188,7 +188,7 @@ _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def parse_delay_levels(text: str) -> tuple[int, ...]:
-    """Delays in milliseconds; level 1 is the first."""
+    """Return the delays in milliseconds; the first is that of level 1."""
     delays: list[int] = []
     for word in text.split():
         number, unit = word[:-1], word[-1:]

@@ -52,27 +52,27 @@ class Promise:
     #: So many are waited for.
     copies: int = 1
     #: Fewer in sync, and nothing is accepted.
-    least_in_sync: int = 1
+    min_in_sync: int = 1
     #: All that are in sync are waited for, be they more than `copies`.
     all_in_sync: bool = False
-    #: While fewer replicas are in sync, wait for those that are, down to `least_in_sync`.
+    #: While fewer replicas are in sync, wait for those that are, down to `min_in_sync`.
     adapts: bool = False
 
     def __post_init__(self) -> None:
-        if self.least_in_sync < 1 or self.copies < self.least_in_sync:
+        if self.min_in_sync < 1 or self.copies < self.min_in_sync:
             raise ConfigError(
-                f"{self.copies} copies with at least {self.least_in_sync} in sync cannot be: a message has as many "
+                f"{self.copies} copies with at least {self.min_in_sync} in sync cannot be: a message has as many "
                 "copies as must be in sync, and the primary's own is one of them",
                 "in_sync_replicas",
             )
 
     def needed(self, in_sync: int) -> int | None:
         """Copies to wait for while so many are in sync, the primary included; None: too few to accept anything."""
-        if in_sync < self.least_in_sync:
+        if in_sync < self.min_in_sync:
             return None
         if self.all_in_sync:
-            return max(in_sync, self.least_in_sync if self.adapts else self.copies)
-        return min(self.copies, max(in_sync, self.least_in_sync)) if self.adapts else self.copies
+            return max(in_sync, self.min_in_sync if self.adapts else self.copies)
+        return min(self.copies, max(in_sync, self.min_in_sync)) if self.adapts else self.copies
 
 
 @dataclass(frozen=True, slots=True)

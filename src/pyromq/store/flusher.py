@@ -86,7 +86,7 @@ class Flusher:
         While a thread syncs it may not: the system tells of a failure once, and would tell the thread.
         """
         return (
-            self._config.sync_here
+            self._config.inline_sync
             and self._thread is not None
             and self._thread.is_idle
             and self._failure is None

@@ -138,7 +138,7 @@ class MessageStore(StoreReader):
         self._transient = TransientPool() if config.transient_pool else None
         files = SegmentedFile(self.disk, self.paths.commit_log, config.segment_bytes)
         # A log that is synced all the time has small pages, which come in with the writes themselves.
-        warm_bytes = 0 if config.flush.sync else config.warm_bytes
+        warm_bytes = 0 if config.flush.sync else config.prefault_bytes
         allocator = Allocator(files, background, self.clock, self.telemetry, warm_bytes)
         self.log = CommitLog(config, files, allocator, self._transient)
         self.queues = QueueTable(self.disk, self.paths.queues, config.queue_file_entries)

@@ -32,7 +32,7 @@ FOR_TESTS: dict[str, object] = {
     "store.queue_file_entries": 20_000,
     "store.index_slots": 5_000,
     "store.index_entries": 20_000,
-    "store.warm_bytes": 0,
+    "store.prefault_bytes": 0,
     "store.retention.refuse_at": 1.0,
     "store.retention.resume_below": 0.99,
 }

@@ -75,7 +75,7 @@ class Node:
         self._rng = rng
         self._planted = planted
         self.config = StoreConfig(
-            root=Path("/store"), segment_bytes=SEGMENT, queue_file_entries=64, index_enabled=False, warm_bytes=0,
+            root=Path("/store"), segment_bytes=SEGMENT, queue_file_entries=64, index_enabled=False, prefault_bytes=0,
             recovery_threads=1, max_body_bytes=2048, flush=FlushConfig(sync=sync),
         )  # fmt: skip
         self.disk = SimDisk(clock, pid=1)

@@ -15,6 +15,7 @@ import pytest
 
 from proving import Call, epochs_of, proved
 from pyromq import Message, Producer
+from pyromq.broker import fencing, registration
 from pyromq.broker.assembly import Broker
 from pyromq.broker.life import BrokerLife
 from pyromq.config import BrokerConfig, NameServerConfig, ReplicationConfig, RetentionConfig, StoreConfig
@@ -181,6 +182,14 @@ async def scene_in(root: Path, role: str) -> AsyncIterator[Scene]:
     finally:
         await scene.stop_all()
         await server.stop()
+
+
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let brokers look at name servers and at each other many times a second."""
+    monkeypatch.setattr(registration, "CHECK_SECONDS", 0.1)
+    monkeypatch.setattr(registration, "FIRST_RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(fencing, "WATCH_SECONDS", 0.1)
+    monkeypatch.setattr(fencing, "TAIL_SECONDS", 0.3)
 
 
 def copy_with(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:

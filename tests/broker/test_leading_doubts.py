@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.leading_scene import TOPIC, Scene, told, until
+from broker.leading_scene import TOPIC, Scene, quick, told, until
 from pyromq.auth.group_secret import read_group_secret
 from pyromq.auth.proofs import proof_of_answer, prove_question
-from pyromq.broker import fencing, registration
+from pyromq.broker import fencing
 from pyromq.broker.assembly import Broker
 from pyromq.broker.leading import MAX_JUMP
 from pyromq.broker.processors import leading as processor
@@ -29,10 +29,7 @@ from pyromq.wire.responses import Response
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registration, "CHECK_SECONDS", 0.1)
-    monkeypatch.setattr(registration, "FIRST_RETRY_SECONDS", 0.05)
-    monkeypatch.setattr(fencing, "WATCH_SECONDS", 0.1)
-    monkeypatch.setattr(fencing, "TAIL_SECONDS", 0.3)
+    quick(monkeypatch)
 
 
 def copies_of(scene: Scene, name: str) -> Replicating:

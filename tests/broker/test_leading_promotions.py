@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.leading_scene import Scene, told, until
-from pyromq.broker import fencing, registration
+from broker.leading_scene import Scene, quick, told, until
 from pyromq.broker.leadership import BEGIN_MS, Leadership, LeadershipFile
 from pyromq.broker.processors import leading as processor
 from pyromq.clock import SystemClock
@@ -24,10 +23,7 @@ SYNC, ASYNC = "SYNC_MASTER", "ASYNC_MASTER"
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registration, "CHECK_SECONDS", 0.1)
-    monkeypatch.setattr(registration, "FIRST_RETRY_SECONDS", 0.05)
-    monkeypatch.setattr(fencing, "WATCH_SECONDS", 0.1)
-    monkeypatch.setattr(fencing, "TAIL_SECONDS", 0.3)
+    quick(monkeypatch)
     monkeypatch.setattr(processor, "LEARN_SECONDS", 0.05)
 
 

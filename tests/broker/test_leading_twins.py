@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.leading_scene import Scene, told, until
-from pyromq.broker import fencing, registration
+from broker.leading_scene import Scene, quick, told, until
 from pyromq.broker.fencing import Fencing
 from pyromq.config import BrokerConfig
 
@@ -19,10 +18,7 @@ ASYNC = "ASYNC_MASTER"
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(registration, "CHECK_SECONDS", 0.1)
-    monkeypatch.setattr(registration, "FIRST_RETRY_SECONDS", 0.05)
-    monkeypatch.setattr(fencing, "WATCH_SECONDS", 0.1)
-    monkeypatch.setattr(fencing, "TAIL_SECONDS", 0.3)
+    quick(monkeypatch)
     usual = Scene.config
 
     def config(scene: Scene, name: str) -> BrokerConfig:

@@ -48,9 +48,11 @@ LARGE_FILES, SMALL_FILES = "segment_bytes = 16777216", "segment_bytes = 1048576"
 class Node:
     """A machine: it keeps its store when it is started in another role, unless that is thrown away."""
 
-    def __init__(self, home: Path, name_server: int) -> None:
+    def __init__(self, home: Path, name_server: int, more: str = "") -> None:
+        """`more` are settings of the broker."""
         home.mkdir()
         self._home = home
+        self._more = more
         self._name_server = name_server
         self._starts = 0
         self.server: Server | None = None
@@ -68,7 +70,7 @@ class Node:
             role=role, broker_id=int(role == "SLAVE"), name_server=self._name_server, ha_port=free_port()
         )
         small = SETTINGS.replace(LARGE_FILES, SMALL_FILES)
-        self.server = Server(home, settings=settings + small, store=self._home / "store").start()
+        self.server = Server(home, settings=settings + self._more + small, store=self._home / "store").start()
 
     def kill(self) -> None:
         if self.server is not None:
@@ -83,11 +85,11 @@ class Node:
 
 
 class Pair:
-    def __init__(self, home: Path, role: str) -> None:
+    def __init__(self, home: Path, role: str, more: str = "") -> None:
         (home / "names").mkdir()
         self._names = Server(home / "names", settings='kv_config_path = "kv.json"\n', program="nameserver")
         self._role = role
-        self.master, self.slave = Node(home / "a", self._names.port), Node(home / "b", self._names.port)
+        self.master, self.slave = (Node(home / name, self._names.port, more) for name in "ab")
         self.record = Recorder()
         self._sent = 0
         #: How sends were answered.

@@ -24,7 +24,7 @@ $(READY): pyproject.toml setup.py scripts/setup.sh $(KERNEL)
 run: setup ## Run a name server and a broker until Ctrl-C, with their data in ./pyromq-data
 	@exec $(BIN)/pyromq up
 
-test: check ## Run everything: checks, the readable forms, the whole suite
+test: setup ## Run everything: lint, types, the whole suite, and the reference implementations
 	@$(BIN)/python scripts/run_tests.py
 
 check: setup ## Lint, formatting and types

@@ -95,7 +95,7 @@ def ends_of(capsys: pytest.CaptureFixture[str], *jobs: Any) -> tuple[list[str], 
     """The jobs that failed, and what was printed."""
 
     async def story() -> list[Any]:
-        pool = RUNNER["Pool"](2)
+        pool = RUNNER["Pool"]()
         ends = [await pool.run(job) for job in jobs]
         return await RUNNER["bad_of"](ends, pool)
 
@@ -132,3 +132,91 @@ def test_many_that_are_late_are_too_many(folder: Path, capfd: pytest.CaptureFixt
     bad, said = ends_of(capfd, job(folder, slow, "many"))
     assert bad == ["many"]
     assert "again" not in said
+
+
+class Idle:
+    """Processors that are idle the next `times` times that they are looked at."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+
+    def are_idle(self) -> bool:
+        self.times -= 1
+        return self.times >= 0
+
+
+class Started:
+    """A pool whose jobs end when the test says so."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.ends: dict[str, asyncio.Event] = {}
+
+    async def run(self, job: Any) -> Any:
+        self.names.append(job.name)
+        self.ends[job.name] = asyncio.Event()
+        await self.ends[job.name].wait()
+        return RUNNER["Outcome"](job, 0)
+
+
+def jobs_named(*names: str, **after: str) -> list[Any]:
+    return [RUNNER["Job"](name, (), after=tuple(after.get(name, "").split())) for name in names]
+
+
+def started(jobs: list[Any], least: int, most: int, idle: int, *ends: str) -> list[list[str]]:
+    """The jobs that have started: at first, and after each of `ends` has ended."""
+
+    async def story() -> list[list[str]]:
+        pool = Started()
+        task = asyncio.create_task(RUNNER["Schedule"](pool, jobs, least, most, Idle(idle)).run())
+        seen = []
+        for name in ("", *ends):
+            if name:
+                pool.ends[name].set()
+            for _ in range(10):
+                await asyncio.sleep(0)
+            seen.append(list(pool.names))
+        task.cancel()
+        return seen
+
+    return asyncio.run(story())
+
+
+def test_some_jobs_run_at_once_and_the_next_starts_when_one_has_ended() -> None:
+    jobs = jobs_named("a", "b", "c", "d")
+    assert started(jobs, 2, 2, 99, "b", "a") == [["a", "b"], ["a", "b", "c"], ["a", "b", "c", "d"]]
+
+
+def test_another_job_starts_while_a_processor_is_idle_up_to_a_limit() -> None:
+    jobs = jobs_named("a", "b", "c", "d", "e", "f")
+    assert started(jobs, 2, 4, 0) == [["a", "b"]]
+    assert started(jobs, 2, 4, 1) == [["a", "b", "c"]]
+    assert started(jobs, 2, 2, 99) == [["a", "b"]]
+    assert started(jobs, 2, 4, 99, "a") == [["a", "b", "c"], ["a", "b", "c", "d"]]
+
+
+def test_a_job_waits_for_those_that_it_needs_and_others_overtake_it() -> None:
+    jobs = jobs_named("archive", "slow", "needs", "other", needs="archive")
+    assert started(jobs, 2, 2, 0, "slow", "archive") == [
+        ["archive", "slow"],
+        ["archive", "slow", "other"],
+        ["archive", "slow", "other", "needs"],
+    ]
+
+
+def test_every_job_runs_and_its_outcome_is_returned() -> None:
+    async def story() -> list[str]:
+        pool = RUNNER["Pool"]()
+        jobs = [RUNNER["Job"](name, (sys.executable, "-c", "")) for name in ("a", "b", "c")]
+        ends = await RUNNER["Schedule"](pool, jobs, 1, 1).run()
+        return [one.job.name for one in ends if one.code == 0]
+
+    assert asyncio.run(story()) == ["a", "b", "c"]
+
+
+def test_jobs_name_only_jobs_that_exist_and_come_before_them() -> None:
+    seen: set[str] = set()
+    for one in RUNNER["JOBS"]:
+        assert set(one.after) <= seen
+        assert one.name not in seen
+        seen.add(one.name)

@@ -8,7 +8,7 @@ import pytest
 
 from admin.members import address_of, away, master, member, slave
 from pyromq.admin.brokers import BrokerStatus
-from pyromq.admin.promotion import choose, what_may_be_missing
+from pyromq.admin.promotion import Member, choose, what_may_be_missing
 from pyromq.errors import NotFound, NotNow, NotSupported
 
 
@@ -105,3 +105,29 @@ def test_a_slave_that_leads_already_and_is_not_registered_so_yet() -> None:
     promoted = replace(slave(), copying=master(slaves=()).copying)
     with pytest.raises(NotNow, match="leads already, and registers so in a moment"):
         choose([member(promoted)])
+
+
+# --- two logs that were led separately -------------------------------------------------------------------------------
+
+
+def forked() -> list[Member]:
+    held = member(slave(1, 1500, epoch=2, connected=False), (1, 0), (2, 1000))
+    return [member(master(3000)), replace(held, epochs=replace(held.epochs, held_for="a")), member(away(2))]
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_either_log_of_a_fork_may_be_kept_and_none_is_handed_over(kept: int) -> None:
+    plan = choose(forked(), address=address_of(kept))
+    assert (plan.slave.address, plan.is_fork, plan.is_hand_over, plan.better, plan.epoch) == (
+        address_of(kept), True, False, (), 3,
+    )  # fmt: skip
+    (told,) = what_may_be_missing(plan)
+    assert f"at {address_of(kept)} (the log up to byte {(3000, 1500)[kept]:,} in epoch {kept + 1}) is kept" in told
+    assert f"at {address_of(1 - kept)} (the log up to byte {(3000, 1500)[1 - kept]:,}" in told
+    assert "moved to quarantine" in told
+
+
+@pytest.mark.parametrize(("named", "why"), [({}, f"its address, {address_of(0)} or"), ({"broker_id": 2}, "not answer")])
+def test_the_log_of_a_fork_that_is_kept_has_to_be_named_and_there(named: dict[str, int], why: str) -> None:
+    with pytest.raises(NotNow, match=why):
+        choose(forked(), **named)

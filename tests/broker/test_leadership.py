@@ -65,10 +65,9 @@ def test_what_was_decided_wins_over_the_settings(disk: SimDisk) -> None:
     leading.promote(5, leading.role_if_promoted(None))
     leading = master(disk, "y")
     assert (leading.config.role, leading.config.broker_id, leading.was_decided) == ("ASYNC_MASTER", 0, False)
-    assert leading.known.is_new_epoch
+    assert leading.number == 5
     leading.begin(0, 300)
     assert leading.epochs[-1] == Epoch(5, 300, "me.y")
-    assert not leading.known.is_new_epoch
 
 
 def test_what_wins_is_said_when_the_settings_say_something_else(
@@ -86,11 +85,11 @@ def test_what_wins_is_said_when_the_settings_say_something_else(
 def test_a_new_master_has_a_new_epoch_though_its_log_had_none_before(disk: SimDisk) -> None:
     leading = master(disk, role="SLAVE", broker_id=1)
     leading.adopt(None)
-    assert not leading.known.is_new_epoch
+    assert (leading.number, leading.epochs) == (0, ())
     leading.promote(1, "ASYNC_MASTER")
-    assert leading.known.is_new_epoch
+    assert leading.number == 1
     leading.begin(0, 300)
-    assert not leading.known.is_new_epoch
+    assert leading.epochs == (Epoch(1, 300, "me.x"),)
 
 
 def test_a_slave_that_is_promoted_is_what_its_master_was(disk: SimDisk) -> None:

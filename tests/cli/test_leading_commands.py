@@ -328,3 +328,32 @@ def test_a_roll_stops_at_a_command_that_fails_and_says_where(tmp_path: Path) -> 
         assert "there is no such broker: a name server knows DefaultCluster/pair" in (
             pair.shell("cluster", "roll", "--broker", "pear").stderr
         )
+
+
+# --- two logs that were led separately -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kept", "stored"), [("b", {"both", "of b"}), ("a", {"both", "of a"})])
+def test_an_operator_sees_two_logs_and_keeps_one(tmp_path: Path, kept: str, stored: set[str]) -> None:
+    with pair_in(tmp_path, "ASYNC_MASTER") as pair:
+        pair.shell.ok("send", "orders", "both")
+        until(lambda: "level" in pair.shell.ok("cluster"))
+        pair.stop("a")
+        pair.shell.ok("broker", "promote", "pair", "--force", "--yes")
+        pair.shell.ok("send", "orders", "of b")
+        pair.stop("b")
+        pair.start("a", 0)
+        until(lambda: pair.roles() == {"a": "master"})
+        pair.shell.ok("send", "orders", "of a")
+        pair.start("b", 1)
+        until(lambda: "waits for a decision between two logs" in pair.shell("cluster").stdout)
+        listed = pair.shell("cluster")
+        assert re.search(r"the same up to position \d+", " ".join(listed.stderr.split()))
+        assert f"that of {pair.address('a')}" in " ".join(listed.stderr.split())
+        refused = pair.shell("broker", "promote", pair.address(kept), "--yes")
+        assert (refused.exit_code, "say --force" in refused.stderr) == (1, True)
+        assert "name the broker whose log is kept" in pair.shell("broker", "promote", "pair", "--yes", "--force").stderr
+        pair.shell.ok("broker", "promote", pair.address(kept), "--yes", "--force")
+        pair.until_in_sync(1)
+        assert pair.roles() == {kept: "master", "ab".replace(kept, ""): "slave"}
+        assert set(pair.stored(2)) == stored

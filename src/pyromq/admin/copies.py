@@ -48,6 +48,8 @@ class Copying:
     is_connected: bool = False
     connection: str = ""
     problem: str = ""
+    #: It neither leads nor follows before an operator decides about a fork of its log: `problem` says which.
+    is_held: bool = False
     #: Of a slave: why it does not have its master's topics, groups and progress; empty if it has.
     tables_problem: str = ""
     #: Of a slave: behind the last byte that its master was known to have.
@@ -95,6 +97,7 @@ def read_copying(figures: Mapping[str, str]) -> Copying | None:
         is_connected=figures.get("pyromq.masterConnected") == "true",
         connection=figures.get("pyromq.copiesFrom", ""),
         problem=figures.get("pyromq.copyProblem", ""),
+        is_held=figures.get("pyromq.isHeld") == "true",
         tables_problem=figures.get("pyromq.tablesProblem", ""),
         master_end=whole(figures, "pyromq.masterEnd"),
         lag_bytes=whole(figures, "pyromq.replicationLagBytes"),

@@ -64,11 +64,13 @@ class Promotion:
     master: Member | None
     #: The other slaves.
     others: tuple[Member, ...]
+    #: Two logs were led separately, and a broker waits for a decision: the log of `slave`, which may lead, is kept.
+    is_fork: bool = False
 
     @property
     def is_hand_over(self) -> bool:
         """The master lives: it gives what it has and steps back."""
-        return self.master is not None and self.master.is_alive
+        return self.master is not None and self.master.is_alive and not self.is_fork
 
     @property
     def epoch(self) -> int:
@@ -84,7 +86,7 @@ class Promotion:
     @property
     def better(self) -> tuple[Member, ...]:
         """Those whose log has more of what was promised. It does not matter while the master lives."""
-        if self.is_hand_over:
+        if self.is_hand_over or self.is_fork:
             return ()
         return tuple(one for one in self.others if one.is_alive and one.standing > self.slave.standing)
 
@@ -98,6 +100,9 @@ def choose(members: Sequence[Member], *, broker_id: int | None = None, address: 
     name = members[0].status.name
     master = next((one for one in members if one.is_master), None)
     slaves = [one for one in members if not one.is_master]
+    is_fork = any(one.epochs.held_for for one in members)
+    if is_fork:
+        return _keep(members, broker_id, address)
     if broker_id == MASTER or (master is not None and address == master.address):
         raise NotNow(f"{name!r}: {master or 'number 0'} is the master already: nothing was done")
     if not slaves:
@@ -109,6 +114,23 @@ def choose(members: Sequence[Member], *, broker_id: int | None = None, address: 
     promotion = Promotion(name, chosen, master, tuple(one for one in slaves if one is not chosen))
     _refuse_impossible(promotion)
     return promotion
+
+
+def _keep(members: Sequence[Member], broker_id: int | None, address: str | None) -> Promotion:
+    """Return the promotion of the broker whose log is kept; the logs of the others are forks of it."""
+    name = members[0].status.name
+    if broker_id is None and address is None:
+        known = " or ".join(one.address for one in members)
+        raise NotNow(
+            f"the logs of {name!r} were led separately, and one is to be given up (`pyromq cluster` says which bytes): "
+            f"name the broker whose log is kept by its address, {known}"
+        )
+    kept = _named(members, name, broker_id, address)
+    if not kept.is_alive:
+        raise NotNow(f"{kept} of {name!r} does not answer: {kept.status.problem}")
+    others = tuple(one for one in members if one is not kept and not one.is_master)
+    master = next((one for one in members if one.is_master and one is not kept), None)
+    return Promotion(name, kept, master, others, is_fork=True)
 
 
 def _named(slaves: Iterable[Member], name: str, broker_id: int | None, address: str | None) -> Member:
@@ -153,6 +175,8 @@ def what_may_be_missing(promotion: Promotion) -> list[str]:
     """Sentences, the most important first."""
     if promotion.is_hand_over:
         return [_handed_over(promotion)]
+    if promotion.is_fork:
+        return [_forked(promotion)]
     slave = promotion.slave
     told = [_gone(promotion), _has(slave)]
     if slave.copying.is_connected:
@@ -166,6 +190,15 @@ def _handed_over(promotion: Promotion) -> str:
     lag = promotion.slave.copying.lag_bytes
     behind = f"; the slave lacks {lag:,} bytes, and gets them first" if lag else ""
     return f"{_capital(promotion.master)} lives and hands over: nothing will be missing{behind}."
+
+
+def _forked(promotion: Promotion) -> str:
+    others = [one for one in (promotion.master, *promotion.others) if one is not None]
+    given_up = " and ".join(f"{one} ({_log(one)})" for one in others)
+    return (
+        f"The log of {promotion.slave} ({_log(promotion.slave)}) is kept. What {given_up} has above the position where "
+        "the logs part is moved to quarantine in its own store, acknowledged messages too."
+    )
 
 
 def _gone(promotion: Promotion) -> str:

@@ -130,7 +130,8 @@ class CopyFigures:
             "pyromq.masterConnected": str(state.connected).lower(),
             "pyromq.masterEnd": state.primary_end,
             "pyromq.copiesFrom": replica.own_address,
-            "pyromq.copyProblem": state.problem or "",
+            "pyromq.copyProblem": self._copies.problem,
+            "pyromq.isHeld": str(self._copies.is_held).lower(),
             "pyromq.tablesProblem": self._tables_problem() or "",
         }
 

@@ -3,7 +3,8 @@
 Before it begins to lead, and every few seconds from then on, a master asks whoever else has its name. One with a larger
 number was chosen later: we stand down. One that copied more of our log than a crash has left us is asked to lead in our
 place, so that nothing is cut that it has acknowledged. When nobody answers, we lead. A sync master does not after a
-crash: what it has acknowledged may be in its slaves' logs alone, so that it waits for them, or to be promoted.
+crash: what it has acknowledged may be in its slaves' logs alone, so that it waits for them, or to be promoted. A broker
+that finds another one leading a fork of its log does not begin either (see `forks`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from pyromq.broker.leadership import BEGIN_MS, Member
+from pyromq.broker.forks import fork_that_holds, fork_with, lives_given_up
+from pyromq.broker.leadership import BEGIN_MS, Fork, Member
 from pyromq.broker.leading import FIRST_NUMBER, Leading, Verdict, epochs_of, extent_of, judge
 from pyromq.broker.others import Answered, Others
 from pyromq.broker.promotion_check import has_answered, living_leader
@@ -80,6 +82,8 @@ class Fencing:
             return False
         if missing and after_crash:
             log.warning("leading after a crash, although nobody answers at %s", ", ".join(missing))
+        if self._leading.known.pending is not None:
+            self._leading.gives_up = lives_given_up(self._extent(), answers)
         return True
 
     def _have_answered(self, answers: list[Answered]) -> bool:
@@ -104,7 +108,10 @@ class Fencing:
 
     async def _gave_way(self, answers: list[Answered]) -> bool:
         """Not begin to lead while another broker leads this log: a promotion that is pending is void if the leader has
-        more, and of two with one number the one that leads already goes on. Raises OSError."""
+        more, of two with one number the one that leads already goes on, and an operator decides about a fork.
+
+        Raises OSError.
+        """
         leading, ours = self._leading, self._extent()
         rival = self._twin(answers)
         if rival is not None and leading.known.pending is not None:
@@ -115,13 +122,24 @@ class Fencing:
             leading.wait(await self._others.free_id(""))
             return True
         leader = living_leader(ours, answers)
-        if leader is None or leader.told.end <= ours.end:
+        if leader is not None and leader.told.end > ours.end and await self._follows_longer(leader, ours):
+            return True
+        fork = None if leading.known.pending is not None else self._fork(answers)
+        if fork is None:
             return False
+        leading.hold(fork, await self._others.free_id(fork.address))
+        return True
+
+    async def _follows_longer(self, leader: Answered, ours: LogExtent) -> bool:
+        """Give way to a leader that has more, if this broker has written nothing in its epoch. Raises OSError."""
+        leading, decided = self._leading, self._decided_fork
         why = (
             f"{leader.address} leads, with epoch {leader.told.newest}, and its log goes to {leader.told.end}, ours to "
             f"{ours.end}: its messages above that would be lost. Stop it first if that is to be"
         )
         if leading.known.pending is not None:
+            if decided is not None and decided.member == leader.told.member:
+                return False
             leading.void_promotion(why)
             return True
         if leading.led_nothing_since(leader.told.newest, ours.end):
@@ -130,6 +148,26 @@ class Fencing:
             leading.give_way(leader.told.newest, number, Member(leader.address, 0, leader.told.ha_address))
             return True
         return False
+
+    @property
+    def _decided_fork(self) -> Fork | None:
+        """The fork that this broker was held for when it was promoted; None if it was not."""
+        known = self._leading.known
+        return known.fork if known.pending is not None else None
+
+    def _fork(self, answers: list[Answered]) -> Fork | None:
+        return fork_that_holds(self._extent(), answers, self._decided_fork)
+
+    def _is_still_held(self, answers: list[Answered]) -> bool:
+        """Return whether an operator has to decide about the fork that this broker waits for."""
+        fork = self._leading.known.fork
+        if fork is None:
+            return False
+        answer = next((one for one in answers if one.told.member == fork.member), None)
+        if answer is None:
+            return True
+        self._leading.fork_now = fork_with(self._extent(), answer)
+        return self._leading.fork_now is not None
 
     def _twin(self, answers: list[Answered]) -> Answered | None:
         """Return a broker that leads a log of our family with our number: neither was promoted over the other."""
@@ -154,7 +192,8 @@ class Fencing:
                     return "another broker leads: this one has lost the end of its log, or was replaced"
                 twin = self._twin(answers)
                 self._leading.twin = "" if twin is None else twin.address
-                if twin is None and self._best(answers) is None and self._have_answered(answers):
+                is_free = twin is None and not self._is_still_held(answers)
+                if is_free and self._best(answers) is None and self._have_answered(answers):
                     self._leading.wait_no_longer()
                     return "those who copied its log have answered, and none has more: it leads"
             except OSError as error:
@@ -167,7 +206,9 @@ class Fencing:
                 await self.note_standing_down(one)
                 return True
         best = self._best(answers)
-        return best is not None and self._have_answered(answers) and await self._hand_over_to(best)
+        if best is None or self._leading.known.fork is not None or self._fork(answers) is not None:
+            return False
+        return self._have_answered(answers) and await self._hand_over_to(best)
 
     def _best(self, answers: list[Answered]) -> Answered | None:
         """Who has most of what we have lost."""
@@ -239,6 +280,8 @@ class Fencing:
                         log.critical("nothing is taken any more, and this broker cannot become a slave: %s", error)
                 if verdict in (Verdict.OUTRANKED, Verdict.TWIN):
                     self._warn(one, verdict)
+                elif self._holds_for_us(one):
+                    self._warn_of_fork(one)
             await asyncio.sleep(min(AGAIN_SECONDS, WATCH_SECONDS))
 
     def _why_closed(self, answers: list[Answered]) -> str | None:
@@ -276,6 +319,21 @@ class Fencing:
                 other.address, other.told.name, other.told.newest, self._leading.number, means,
             )  # fmt: skip
 
+    def _warn_of_fork(self, other: Answered) -> None:
+        if other.address not in self._warned and (fork := fork_with(self._extent(), other)) is not None:
+            self._warned.add(other.address)
+            log.warning(
+                "%s has %d bytes above position %d that this broker lacks, of an epoch that it led; this broker has %d "
+                "bytes there, and goes on leading. Decide which log to keep: `pyromq broker promote --force ADDRESS` "
+                "with the address of that broker moves what the other one has to quarantine",
+                other.address, fork.theirs, fork.position, fork.ours,
+            )  # fmt: skip
+
+    def _holds_for_us(self, other: Answered) -> bool:
+        """Return whether another broker does not lead because this one has led a fork of its log."""
+        told = other.told
+        return told.broker_id != 0 and told.held_for != "" and told.held_for == self._leading.known.member
+
     async def outranks(self, address: str) -> bool:
         """Is the one that has our name and id there no reason not to lead? It was replaced, or is a slave by now."""
         try:
@@ -289,6 +347,8 @@ class Fencing:
     def _verdict(self, other: Answered) -> Verdict:
         if not other.told.entries and not other.told.member:
             return Verdict.NOTHING  # a slave of Apache's: it cannot be promoted by us
+        if self._holds_for_us(other):
+            return Verdict.NOTHING
         return judge(self._leading.number, self._extent(), other.told)
 
 

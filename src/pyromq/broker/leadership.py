@@ -7,6 +7,8 @@ which it did (`ledAs`), the epochs of its log, the largest number of one that it
 otherwise than by its settings, and where the others of its name were last. A store that has no such file was never part
 of this: its settings decide.
 
+`fork` names a log of the family that was led separately from ours; `gaveUp` the lives that promotions gave up.
+
 `life` names the last life that led, `cleanEnd` where its log ended when it was stopped cleanly. The record is void from
 the moment the next life begins. The store's `abort` file alone does not show a crash: any tool that opens and closes
 the store removes it.
@@ -60,6 +62,24 @@ class Member:
     #: The member id of its store; empty if it is unknown.
     member: str = field(default="", metadata=in_json("member", text))
     unknown: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """The log of another broker, which parts from ours at `position`: an operator decides which of the two is kept."""
+
+    address: str = field(metadata=in_json("address", text))
+    #: The member id of the other store.
+    member: str = field(metadata=in_json("member", text))
+    position: int = field(metadata=in_json("position", OFFSET))
+    #: Bytes above `position` in either log, when they were compared.
+    ours: int = field(metadata=in_json("ours", OFFSET))
+    theirs: int = field(metadata=in_json("theirs", OFFSET))
+    unknown: Mapping[str, Json] = field(default_factory=dict)
+
+
+def _fork(value: Json) -> Fork:
+    return from_json(Fork, value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,12 +166,11 @@ class Leadership:
     clean_end: int | None = field(default=None, metadata=in_json("cleanEnd", OFFSET))
     #: It was promoted, and has not begun to lead; None if it has, or was not.
     pending: Pending | None = field(default=None, metadata=in_json("promotion", _pending))
+    #: The fork because of which this broker neither leads nor follows; None if there is none.
+    fork: Fork | None = field(default=None, metadata=in_json("fork", _fork))
+    #: Leading lives (`Epoch.by`) of other logs that a promotion gave up: their followers may be cut.
+    gave_up: tuple[str, ...] = field(default=(), metadata=in_json("gaveUp", _names))
     unknown: Mapping[str, Json] = field(default_factory=dict)
-
-    @property
-    def is_new_epoch(self) -> bool:
-        """Was this broker chosen to lead, and has not begun to? The copy of a log without epochs too."""
-        return self.number > (self.epochs[-1].number if self.epochs else 0)
 
     def crashed(self, end: int) -> bool:
         """Return whether the last leading life did not end cleanly, with its log ending at `end`.
@@ -167,7 +186,7 @@ class Leadership:
         """Who may have copied what this one led."""
         return tuple(one for one in self.members if one.broker_id != 0)
 
-    def begun(self, epochs: tuple[Epoch, ...]) -> Leadership:
+    def begun(self, epochs: tuple[Epoch, ...], gives_up: tuple[str, ...] = ()) -> Leadership:
         """It leads: once more, with these epochs. The record of the last clean end is void."""
         life = epochs[-1].by
         assert life not in self.led_as
@@ -178,7 +197,8 @@ class Leadership:
         members = self.members if self.pending is None or self.pending.waits_as is None else ()
         return replace(
             self, lives=self.lives + 1, led_as=(*before, life)[-MAX_LIVES:], epochs=epochs, number=number,
-            waits_as=None, life=life, clean_end=None, pending=None, members=members, master_end=0,
+            waits_as=None, life=life, clean_end=None, pending=None, members=members, master_end=0, fork=None,
+            gave_up=tuple(dict.fromkeys((*self.gave_up, *gives_up)))[-MAX_LIVES:],
         )  # fmt: skip
 
     def ended_cleanly(self, end: int) -> Leadership:
@@ -187,12 +207,17 @@ class Leadership:
         return replace(self, clean_end=end)
 
     def adopted(
-        self, epochs: tuple[Epoch, ...], number: int, master_role: str | None, master_end: int = 0
+        self,
+        epochs: tuple[Epoch, ...],
+        number: int,
+        master_role: str | None,
+        master_end: int = 0,
+        gave_up: tuple[str, ...] = (),
     ) -> Leadership:
         """It copies a log of these epochs and with this end."""
         return replace(
             self, epochs=epochs, number=max(self.number, number), master_role=master_role or self.master_role,
-            master_end=master_end, life=None, clean_end=None, pending=None,
+            master_end=master_end, life=None, clean_end=None, pending=None, fork=None, gave_up=gave_up,
         )  # fmt: skip
 
     def renamed(self, member: str) -> Leadership:
@@ -219,7 +244,7 @@ class Leadership:
         """Somebody else leads, under this number."""
         return replace(
             self, number=max(self.number, number), role="SLAVE", broker_id=broker_id, waits_as=None, life=None,
-            clean_end=None, pending=None,
+            clean_end=None, pending=None, fork=None,
         )  # fmt: skip
 
     def gave_way(self, number: int, broker_id: int) -> Leadership:
@@ -228,9 +253,12 @@ class Leadership:
         down = self.stood_down(number, broker_id)
         return replace(down, number=number, epochs=epochs)
 
-    def waiting(self, broker_id: int | None) -> Leadership:
-        """It does not lead before others have answered; None: it need not wait any more."""
-        return replace(self, waits_as=broker_id)
+    def waiting(self, broker_id: int | None, fork: Fork | None = None) -> Leadership:
+        """It does not lead before others have answered, or an operator has decided about `fork`.
+
+        None: it need not wait any more.
+        """
+        return replace(self, waits_as=broker_id, fork=fork)
 
     def heard_of(self, members: Iterable[Member], *, replaces: bool = True) -> Leadership:
         """Add these members, or update their entries. An address has one member, and there is one master.
@@ -251,8 +279,12 @@ class Leadership:
         return replace(self, members=tuple(known[-MAX_MEMBERS:]))
 
     def without(self, member: Member) -> Leadership:
-        """That member is gone for good: it is neither asked nor waited for."""
-        return replace(self, members=tuple(one for one in self.members if one != member))
+        """That member is gone for good: it is neither asked nor waited for, and its log is no fork of ours."""
+        is_forked = self.fork is not None and (
+            self.fork.member == member.member if member.member else self.fork.address == member.address
+        )
+        members = tuple(one for one in self.members if one != member)
+        return replace(self, members=members, fork=None if is_forked else self.fork)
 
     def succeeded_by(self, broker_id: int, member: str) -> Leadership:
         """This member has everything that was acknowledged: other stores with its broker id need not be waited for."""
@@ -280,6 +312,8 @@ class Leadership:
             "life": self.life,
             "cleanEnd": self.clean_end,
             "promotion": None if self.pending is None else to_json(self.pending),
+            "fork": None if self.fork is None else to_json(self.fork),
+            "gaveUp": list(self.gave_up) or None,
         }
         return {key: value for key, value in told.items() if value is not None}
 

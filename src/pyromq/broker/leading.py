@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from enum import Enum, auto
 
-from pyromq.broker.leadership import BEGIN_MS, Leadership, LeadershipFile, Member, new_life, new_member
+from pyromq.broker.leadership import BEGIN_MS, Fork, Leadership, LeadershipFile, Member, new_life, new_member
 from pyromq.config import BrokerConfig
 from pyromq.errors import NotNow
 from pyromq.replication.joining import Epoch, LogExtent, are_of_one_family, begin_epoch, chosen, has_our_tail
@@ -103,6 +103,16 @@ def free_id(taken: Iterable[int]) -> int:
     return next(number for number in range(1, len(used) + 2) if number not in used)
 
 
+def why_it_is_held(fork: Fork) -> str:
+    return (
+        f"this broker neither leads nor follows: its log and that of {fork.address} are the same up to position "
+        f"{fork.position}, and both were led from there on: this one has {fork.ours} bytes above it, that one had "
+        f"{fork.theirs}. Nothing is accepted here and both logs are kept as they are. Decide which one to keep while "
+        "both run: `pyromq broker promote --force ADDRESS` with the address of that broker; what the other one has "
+        "above that position is moved to quarantine in its store"
+    )
+
+
 class Leading:
     """Made when the store is open: its lock is the file's too."""
 
@@ -112,6 +122,10 @@ class Leading:
         self._new_life = new_life
         #: While it waits to lead: the address of a broker that leads its log with the same epoch; empty if none does.
         self.twin = ""
+        #: The fork that it waits for, as it was seen last; None before that.
+        self.fork_now: Fork | None = None
+        #: Lives of other logs that the promotion gives up with which this broker is about to lead.
+        self.gives_up: tuple[str, ...] = ()
         #: It leads, or follows a leader: other stores at known addresses are new members.
         self._is_settled = False
         self._given = given
@@ -141,6 +155,8 @@ class Leading:
 
     @property
     def why_it_waits(self) -> str:
+        if self.known.fork is not None:
+            return why_it_is_held(self.fork_now or self.known.fork)
         if self.twin:
             return (
                 f"this broker does not lead: {self.twin} leads its log already, with the same epoch. One of the two "
@@ -164,8 +180,17 @@ class Leading:
     @property
     def least_copies(self) -> int:
         """Copies of an acknowledged message in this group, the leader's own included, at the least."""
+        return self._least_copies(
+            self.meant.role if not self.meant.is_slave else self.known.master_role or "ASYNC_MASTER"
+        )
+
+    @property
+    def copies_when_led(self) -> int:
+        """Copies of a message that this broker acknowledged while it led, its own included, at the least."""
+        return self._least_copies(self.role_if_promoted(None))
+
+    def _least_copies(self, role: str) -> int:
         replication = self._given.replication
-        role = self.meant.role if not self.meant.is_slave else self.known.master_role or "ASYNC_MASTER"
         copies = replication.copies_for(role)
         return min(copies, replication.min_in_sync) if replication.adapts else copies
 
@@ -195,7 +220,8 @@ class Leading:
                 for index, one in enumerate(self.known.epochs)
             ),
             number=self.known.number, member=self.known.member, role=config.role, address=address,
-            ha_address=ha_address, led_as=self.known.led_as,
+            ha_address=ha_address, led_as=self.known.led_as, gave_up=self.known.gave_up,
+            held_for="" if self.known.fork is None else self.known.fork.member,
             members=tuple(
                 KnownMember(one.address, one.broker_id, one.ha_address, one.member) for one in self.known.members
             ),
@@ -217,7 +243,7 @@ class Leading:
         known = self.known
         number = max(known.number, FIRST_NUMBER)
         epochs = begin_epoch(self.extent(start, end), number, f"{known.member}.{self._new_life()}")
-        self._become(known.begun(epochs))
+        self._become(known.begun(epochs, self.gives_up))
         self._is_settled = True
 
     def has_crashed(self, end: int) -> bool:
@@ -237,7 +263,8 @@ class Leading:
         else:
             if primary.member and primary.member == known.member:
                 known = known.renamed(new_member())
-            known = known.adopted(epochs_of(primary), primary.newest, primary.role or None, primary.end)
+            role = primary.role or None
+            known = known.adopted(epochs_of(primary), primary.newest, role, primary.end, primary.gave_up)
         self._become(known)
         self._is_settled = True
 
@@ -300,6 +327,15 @@ class Leading:
     def wait(self, broker_id: int) -> None:
         """It does not lead before others have answered: with the next start, too. Raises OSError."""
         self._become(self.known.waiting(broker_id))
+
+    def hold(self, fork: Fork, broker_id: int) -> None:
+        """It does not lead before an operator has decided about a fork: with the next start, too. Raises OSError."""
+        self._become(self.known.waiting(broker_id, fork))
+
+    def note_fork(self, fork: Fork) -> None:
+        """Record that this broker does not follow the leader whose log is a fork of its own. Raises OSError."""
+        if self.known.fork is None or fork.member != self.known.fork.member:
+            self._become(replace(self.known, fork=fork))
 
     def wait_no_longer(self) -> None:
         """With the next start it leads. Raises OSError."""

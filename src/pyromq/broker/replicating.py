@@ -11,16 +11,17 @@ knows beside the log. One that has a log and does not know who led it compares m
 from __future__ import annotations
 
 import asyncio
-import bisect
 import contextlib
 import logging
 import secrets
 from collections.abc import AsyncIterator, Callable
 
+from pyromq.broker.forks import fork_to_decide
 from pyromq.broker.leadership import Member
-from pyromq.broker.leading import FIRST_NUMBER, Leading, epochs_of, extent_of, forgotten_life
-from pyromq.broker.others import Others, Refused, why_not_trusted
+from pyromq.broker.leading import FIRST_NUMBER, Leading, epochs_of, extent_of, forgotten_life, why_it_is_held
+from pyromq.broker.others import Answered, Others, Refused, why_not_trusted
 from pyromq.broker.role_change import Ask, Change
+from pyromq.broker.sample_positions import sample_positions
 from pyromq.broker.trust import host_of, resolved
 from pyromq.clock import Clock
 from pyromq.config import BrokerConfig
@@ -47,14 +48,11 @@ from pyromq.replication.primary import Primary
 from pyromq.replication.replica import Replica, ReplicaState
 from pyromq.replication.store_log import StoreLog
 from pyromq.replication.stream import StreamTimes
-from pyromq.store.consume_queue import ConsumeQueue
 from pyromq.store.message_store import MessageStore
 from pyromq.wire.bodies.epochs import BrokerEpochs
 
 log = logging.getLogger("pyromq.broker")
 
-#: Of a log that came without its epochs, the first messages of so many files are compared.
-MOST_COMPARED = 32
 #: Where no send waits for slaves, what was written gathers for so long.
 GATHER_SECONDS = 0.002
 
@@ -290,6 +288,18 @@ class Replicating:
         return self.replica is not None and not self.replica.state.connected
 
     @property
+    def problem(self) -> str:
+        """Why this slave copies no log; empty if it copies one, and for a master."""
+        if self._leading.waits:
+            return self._leading.why_it_waits
+        return (self.replica.state.problem or "") if self.replica is not None else ""
+
+    @property
+    def is_held(self) -> bool:
+        """Return whether this broker neither leads nor follows before an operator decides about a fork."""
+        return self._leading.known.fork is not None
+
+    @property
     def has_caught_up(self) -> bool:
         """Return whether this slave has all that its master had when the two were compared last.
 
@@ -383,20 +393,13 @@ class Replicating:
         """
         if self._leading.epochs or not told.entries:
             return
-        for position in self._comparable(told.start, told.end):
+        for position in sample_positions(self._store, told.start, told.end):
             if await self._others.record_at(address, position) != bytes(self._store.message_at(position)):
                 raise Parted(
                     f"the message at position {position} is not the one that {address} has there, and nobody knows who "
                     "led our log: it is not continued, and stays as it is. Restore its config/leadership.json, or "
                     "begin a new copy in a new store directory"
                 )
-
-    def _comparable(self, start: int, end: int) -> list[int]:
-        store = self._store
-        store.dispatch()
-        lasts = [position for queue in store.queues if (position := _last_before(queue, end)) is not None]
-        heads = [one.base for one in store.log.files.segments[-MOST_COMPARED:] if one.base < store.log.end]
-        return sorted(one for one in {*heads, *([max(lasts)] if lasts else [])} if start <= one < end)
 
     def _broker_at(self, ha_address: str) -> tuple[str, bool]:
         """Where the broker answers whose log is there, and whether that is more than a custom."""
@@ -450,6 +453,8 @@ class Replicating:
                 "promote --force`); for a new copy of that log give this broker a new store directory"
             )
         self._refuse_restored(told, address, ours)
+        if not isinstance(way, GoOn):
+            self._refuse_fork(told, address, ours)
         if not isinstance(way, GoOn) and are_related(theirs, ours):
             self._leading.note_epoch(told.newest)  # after the restart the master before it is not followed again
         if isinstance(way, CutBack):
@@ -466,6 +471,13 @@ class Replicating:
             self._change(Change(why=why, begin_anew=True))
             raise Parted(why)
 
+    def _refuse_fork(self, told: BrokerEpochs, address: str, ours: LogExtent) -> None:
+        """Raise Parted if bytes would be cut that this broker acknowledged as a leader. Raises OSError."""
+        fork = fork_to_decide(self._leading, ours, Answered(address, told))
+        if fork is not None:
+            self._leading.note_fork(fork)
+            raise Parted(why_it_is_held(fork))
+
     def _refuse_restored(self, told: BrokerEpochs, address: str, ours: LogExtent) -> None:
         """Raise Parted if the master forgot a life in which it led our log, and was not promoted since."""
         life = forgotten_life(ours, told)
@@ -480,15 +492,3 @@ class Replicating:
 def _member_id(identity: Identity) -> str:
     """A broker of Apache's has none, and is known by its address and its broker id."""
     return identity.member if identity.process else ""
-
-
-def _last_before(queue: ConsumeQueue, end: int) -> int | None:
-    """Where the last message of a queue begins that begins before a position of the log."""
-
-    def position(offset: int) -> int:
-        entry = queue.entry(offset)
-        return entry.position if entry is not None else 0
-
-    offsets = range(queue.min_offset, queue.max_offset)
-    before = bisect.bisect_left(offsets, end, key=position)
-    return position(offsets[before - 1]) if before else None

@@ -55,6 +55,8 @@ def _show_cluster(name: str, found: Sequence[BrokerStatus]) -> None:
             output.note(f"[red]![/] {escaped(f'{one.name}: {one.problem}')}")
         if one.name_conflict:
             output.note(f"[red]![/] {escaped(f'{one.address} is not registered: {one.name_conflict}')}")
+        if one.copying is not None and one.copying.is_held:
+            output.note(f"[red]![/] {escaped(f'{one.address}: {one.copying.problem}')}")
         if one.retention_paused:
             output.note(f"[yellow]![/] {escaped(f'{one.name}: {one.retention_paused}')}")
 
@@ -98,6 +100,8 @@ def _disk_care(care: DiskCare | None) -> tuple[str, str]:
 def _copies(copying: Copying) -> str:
     """Who copies a master, or how a slave is doing, in a few words."""
     if copying.is_slave:
+        if copying.is_held:
+            return "[red]waits for a decision between two logs[/]"
         if not copying.is_connected:
             return f"[red]copies nobody[/]{_for_long(copying.lag_ms)}"
         return _behind(copying) + ("; [yellow]lacks topics and progress[/]" if copying.tables_problem else "")

@@ -72,6 +72,9 @@ def promote(
     Without its master a slave asks the other brokers of the name first. It refuses if one has more, or does not answer
     and may have acknowledged messages that the slave lacks: an async master that is gone always may. `--force` leads
     all the same.
+
+    If two brokers led one after the other and neither knew of it, their logs part, and the one that starts last waits.
+    `--force` with the address of either keeps its log; what the other one has is moved to quarantine.
     """
     if role is BrokerRole.SLAVE:
         raise typer.BadParameter("whoever leads is async-master or sync-master", param_hint="--role")
@@ -86,6 +89,8 @@ def _explain(plan: Promotion, *, force: bool) -> None:
 
     for sentence in what_may_be_missing(plan):
         output.note(escaped(sentence))
+    if plan.is_fork and not force:
+        output.fail("nothing was done: say --force to give up what the other log has")
     if plan.better and not force:
         names = " or ".join(f"--id {one.status.broker_id}" for one in plan.better)
         output.fail(f"nothing was done: choose the better slave with {names}, or say --force")

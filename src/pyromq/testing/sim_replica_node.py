@@ -171,7 +171,7 @@ class Node:
     def lead(self) -> None:
         """Every time it begins, it is somebody else."""
         self.store.lead()
-        is_again = bool(self.epochs) and not self.leading.known.is_new_epoch
+        is_again = bool(self.epochs) and self.leading.number <= self.epochs[-1].number
         if not (is_again and self._planted is Planted.NO_EPOCH_AT_RESTART):
             self.leading.begin(self.start, self.end)
 

@@ -94,6 +94,10 @@ class BrokerEpochs:
     nonce: str = field(default="", metadata=in_json("nonce", text))
     #: Ours: the names of its last lives as a leader, `EpochEntry.by` of each; empty if it does not say.
     led_as: tuple[str, ...] = field(default=(), metadata=in_json("ledAs", _lives))
+    #: Ours: the lives in other logs that its promotions gave up: bytes that they wrote may be cut.
+    gave_up: tuple[str, ...] = field(default=(), metadata=in_json("gaveUp", _lives))
+    #: Ours: the member whose log is a fork of its own, so that it neither leads nor follows; empty if there is none.
+    held_for: str = field(default="", metadata=in_json("heldFor", text))
     #: Ours: the other brokers of the name that it knows; None if it does not say.
     members: tuple[KnownMember, ...] | None = field(default=None, metadata=in_json("members", _members))
     unknown: Mapping[str, Json] = field(default_factory=dict)
@@ -110,7 +114,7 @@ class BrokerEpochs:
         """
         return BrokerEpochs(
             cluster=self.cluster, name=self.name, broker_id=self.broker_id, entries=self.entries, end=self.end,
-            start=self.start, number=self.number,
+            start=self.start, number=self.number, gave_up=self.gave_up,
         )  # fmt: skip
 
     def encode(self) -> bytes:
@@ -130,6 +134,8 @@ class BrokerEpochs:
                 "clockMillis": self.clock_ms,
                 "nonce": self.nonce,
                 "ledAs": list(self.led_as),
+                "gaveUp": list(self.gave_up),
+                "heldFor": self.held_for,
                 "members": None if self.members is None else [to_json(one) for one in self.members],
             }
         )

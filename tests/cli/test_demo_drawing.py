@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import io
-import xml.etree.ElementTree as ElementTree
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
-from rich.text import Text
 
 from cli.outcomes import outcome
 from pyromq.cli.demo_charts import columns, parts, resampled
 from pyromq.cli.demo_lines import line
-from pyromq.cli.demo_picture import COLUMNS, LINES, film
 from pyromq.cli.demo_screen import screen
 from pyromq.cli.demo_summary import summary
 from pyromq.demo.frame import Frame, LaneView, ServiceView
 from pyromq.demo.services import KINDS
 from pyromq.demo.story import TITLES
 
-SVG = "{http://www.w3.org/2000/svg}"
 STEPS = {"register": 0.05, **{kind.name: kind.seconds for kind in KINDS}}
 COUNTS = st.integers(0, 99_999)
 SECONDS = st.floats(0, 100)
@@ -140,7 +136,7 @@ def test_a_line_says_what_the_screen_shows(frame: Frame) -> None:
 
 def test_the_summary_fits_and_says_that_nothing_is_lost() -> None:
     rows = drawn(summary(outcome(), "pyromq"))
-    assert len(rows) <= LINES
+    assert len(rows) <= 24
     assert any("burst, p50 / p99" in row and "1,046 / 1,996 ms" in row for row in rows)
     assert any("visitors who left" in row and "537 of 1,004" in row and "0 of 640" in row for row in rows)
     assert any("205 / 232 ms" in row and "51 / 59 ms" in row and "4.0 times sooner" in row for row in rows)
@@ -150,30 +146,3 @@ def test_the_summary_fits_and_says_that_nothing_is_lost() -> None:
 @pytest.mark.parametrize(("found", "said"), [({"lost": 3}, "lost: 3 at SMS"), ({"twice": 2}, "(2 times twice)")])
 def test_the_summary_says_what_was_lost_or_came_twice(found: dict[str, int], said: str) -> None:
     assert said in "\n".join(drawn(summary(outcome(**found), "pyromq")))
-
-
-# --- the picture -----------------------------------------------------------------------------------------------------
-
-
-def test_a_film_shows_each_frame_for_its_time_and_each_line_once() -> None:
-    same, other = Text("the same & <always>", "bold red"), Text("│▄█─╯ other", "dim")
-    root = ElementTree.fromstring(film([(same, 1.0), (same, 1.0), (other, 2.0)], "a title"))
-    style, lines = root.find(f"{SVG}style"), root.findall(f"{SVG}defs/{SVG}g")
-    assert style is not None
-    assert style.text is not None
-    assert "animation:film 4s step-end infinite" in style.text
-    assert "50.000%{transform:translateY(-864px)}" in style.text
-    assert "prefers-reduced-motion" in style.text
-    assert ["".join(one.itertext()) for one in lines] == ["the same & <always>", "other"]
-    assert len(root.findall(f".//{SVG}use")) == 3
-
-
-def test_blocks_and_borders_of_a_film_are_drawn() -> None:
-    root = ElementTree.fromstring(film([(Text("██▄ │"), 1.0)], "a title"))
-    paths = [one.get("d", "") for one in root.findall(f"{SVG}defs//{SVG}path")]
-    assert paths == ["M0 0h18v18h-18zM18 9h9v9h-9z", "M40.5 0v18"]
-
-
-def test_a_film_has_the_size_of_a_terminal() -> None:
-    root = ElementTree.fromstring(film([(Text("x" * 200), 1.0)], "a title"))
-    assert all(len("".join(one.itertext())) <= COLUMNS for one in root.findall(f"{SVG}defs/{SVG}g"))

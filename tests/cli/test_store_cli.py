@@ -1,4 +1,4 @@
-"""`pyromq store …` and `pyromq try`, as a person or a script meets them."""
+"""`pyromq store …`, as a person or a script meets them."""
 
 from __future__ import annotations
 
@@ -352,26 +352,7 @@ def test_a_store_in_use_can_be_looked_at_but_not_recovered(store: Path) -> None:
         assert f"in use by process {os.getpid()}" in result.stderr
 
 
-# --- try, and the real thing -----------------------------------------------------------------------------------------
-
-
-def test_the_tour_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    first = pyromq("try")
-    assert first.exit_code == 0, first.output
-    assert "A new store in pyromq-tour" in first.stdout
-    assert "1 message with key" in first.stdout
-    again = pyromq("try", "pyromq-tour")
-    assert "it was closed cleanly" in again.stdout
-    assert "offsets 0 to 2,499" in again.stdout
-    assert pyromq("store", "verify", "pyromq-tour").exit_code == 0
-
-
-def test_the_tour_does_not_write_over_a_file(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("mine")
-    result = pyromq("try", tmp_path / "file")
-    assert result.exit_code == 1
-    assert "not a directory" in result.stderr
+# --- as a process ---------------------------------------------------------------------------------------------------
 
 
 def test_the_command_as_a_process(store: Path) -> None:

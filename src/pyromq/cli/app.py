@@ -35,7 +35,6 @@ COMMANDS = {
     "send": (MESSAGES, "pyromq.cli.messages", "send"),
     "consume": (MESSAGES, "pyromq.cli.messages", "consume"),
     "tail": (MESSAGES, "pyromq.cli.messages", "tail"),
-    "try": (MESSAGES, "pyromq.cli.tour", "tour"),
     "cluster": (CLUSTER, "pyromq.cli.clusters", "app"),
     "topic": (CLUSTER, "pyromq.cli.topics", "app"),
     "group": (CLUSTER, "pyromq.cli.groups", "app"),

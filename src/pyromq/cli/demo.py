@@ -6,16 +6,13 @@ exit code is 0 when every acknowledged message was handled by every service, 1 w
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
-import os
 import random
 import secrets
 import sys
 from collections.abc import AsyncIterator, Iterator
 from logging.handlers import MemoryHandler
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -25,26 +22,19 @@ from rich.live import Live
 from pyromq.cli import output
 from pyromq.cli.connecting import AsJson
 from pyromq.cli.demo_lines import say_lines
-from pyromq.cli.demo_picture import COLUMNS, LINES, film
 from pyromq.cli.demo_screen import LEAST_COLUMNS, LEAST_LINES, screen
 from pyromq.cli.demo_summary import lost, summary
 from pyromq.cli.reaching import connection
 from pyromq.cli.running import INTERRUPTED, Interrupted, as_called, beside, run_interruptible
-from pyromq.demo.frame import Frame
 from pyromq.demo.outcome import Outcome
 from pyromq.demo.script import FAST_SECONDS, LEAST_SECONDS, USUAL_SECONDS, script_for
 from pyromq.demo.stage import Cluster, Stage, cluster_for
 from pyromq.demo.story import Story
 from pyromq.demo.traffic import Visitors
-from pyromq.errors import ConfigError
 
 FRAMES_PER_SECOND = 10
 #: The thread that draws must not keep visitors waiting: Python would let it for 5 ms at a time.
 SWITCH_SECONDS = 0.0005
-#: Frames of the moving picture at most, and how long each is seen.
-PICTURE_FRAMES, PICTURE_SECONDS, SUMMARY_SECONDS = 40, 0.6, 8.0
-#: How often a frame is kept for it.
-KEEP_SECONDS = 0.25
 #: Warnings that are kept until the screen is free again.
 KEPT_WARNINGS = 1000
 
@@ -61,9 +51,6 @@ def demo(
             "--name-servers", "-n", metavar="HOST:PORT;…", help="Use this cluster; else a broker is started for it."
         ),
     ] = None,
-    record: Annotated[
-        Path | None, typer.Option("--record", metavar="FILE.svg", help="Keep a moving picture of it in this file.")
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """See what a queue is for: a sign-up with and without one, a burst, an outage. Live, in under a minute.
@@ -71,19 +58,14 @@ def demo(
     Real services in this process, a real broker, real messages; every number is measured while you watch. Ctrl-C stops
     it at any moment.
     """
-    if record and not os.access(record.parent, os.W_OK | os.X_OK):
-        raise ConfigError(f"the picture cannot be written: {record.parent} is no directory to write to", "record")
     console = output.stderr() if as_json else output.stdout()
     length = seconds or (FAST_SECONDS if fast else USUAL_SECONDS)
     cluster = Cluster(name_servers, connection()) if name_servers else None
-    frames: list[Frame] = []
     try:
-        outcome = run_interruptible(lambda: _perform(console, length, cluster, frames))
+        outcome = run_interruptible(lambda: _perform(console, length, cluster))
     except Interrupted:
         output.stderr().print("Stopped. Nothing is left behind.")
         raise typer.Exit(INTERRUPTED) from None
-    if record:
-        record.write_text(_picture(frames, outcome), encoding="utf-8")
     if as_json:
         output.print_json(outcome)
     else:
@@ -92,7 +74,7 @@ def demo(
         output.fail(f"messages that the broker had acknowledged were not handled; {lost(outcome.messages)}")
 
 
-async def _perform(console: Console, seconds: float, given: Cluster | None, frames: list[Frame]) -> Outcome:
+async def _perform(console: Console, seconds: float, given: Cluster | None) -> Outcome:
     run, rng = secrets.token_hex(3), random.Random()  # noqa: S311  it makes visitors come when they like
     script, topic = script_for(seconds), f"demo-signups-{run}"
     async with (
@@ -100,7 +82,7 @@ async def _perform(console: Console, seconds: float, given: Cluster | None, fram
         Stage(cluster, topic, script.patience_s, rng).open() as stage,
     ):
         story = Story(stage, script, Visitors(run, rng))
-        async with _showing(console, story), beside(_keep_frames(story, frames)):
+        async with _showing(console, story):
             return await story.tell()
 
 
@@ -158,19 +140,3 @@ def _log_held_back() -> Iterator[None]:
         root.handlers[:] = was
         for handler in held:
             handler.close()
-
-
-# --- the picture -----------------------------------------------------------------------------------------------------
-
-
-async def _keep_frames(story: Story, frames: list[Frame]) -> None:
-    while True:
-        await asyncio.sleep(KEEP_SECONDS)
-        frames.append(story.frame)
-
-
-def _picture(frames: list[Frame], outcome: Outcome) -> str:
-    """The frames one after the other, then the end for as long as it takes to read."""
-    every = max(1, -(-len(frames) // PICTURE_FRAMES))
-    moments = [(screen(frame, COLUMNS, LINES), PICTURE_SECONDS) for frame in frames[::every]]
-    return film([*moments, (summary(outcome, "pyromq"), SUMMARY_SECONDS)], title="pyromq demo")

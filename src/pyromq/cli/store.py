@@ -13,7 +13,6 @@ from rich.console import Console
 from pyromq.cli import output
 from pyromq.cli.output import escaped, moment, number, plural, size
 from pyromq.config import StoreConfig
-from pyromq.errors import StoreError
 from pyromq.store.inspect import StoreView, TopicView, detect, recover_command
 from pyromq.store.inspect import inspect as look
 from pyromq.store.message_store import MessageStore
@@ -355,9 +354,3 @@ def _show_recovered(
     table.add_row("time", output.duration(report.seconds))
     console.print(table)
     console.print("\n[bold green]in order:[/] the store is closed cleanly and ready to be started.")
-
-
-def require_directory(directory: Path) -> None:
-    """A file in the way is a mistake that deserves its own words."""
-    if directory.exists() and not directory.is_dir():
-        raise StoreError(f"{directory} is a file, not a directory")

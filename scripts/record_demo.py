@@ -1,21 +1,41 @@
-"""A moving picture of a terminal, as one SVG file without scripts: what a browser shows as an image, it plays.
+"""Record `pyromq demo` as an animated SVG file without scripts, which browsers play as an image.
 
-The frames are one strip that is pulled through the window. Lines that look the same are in the file once, however
-many frames have them; that keeps it small. Blocks and borders are drawn, not written: they meet whatever the font is.
+    python scripts/record_demo.py docs/demo.svg [--seconds 12]
+
+The frames are one strip that is pulled through the window. Equal lines of all frames are in the file once, which keeps
+it small. Blocks and borders are drawn as paths, so that they meet in every font.
 """
 
 from __future__ import annotations
 
+import argparse
+import asyncio
 import io
 import itertools
+import random
+import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
+from pathlib import Path
 
 from rich.console import Console, RenderableType
 from rich.segment import Segment
 from rich.style import Style
 from rich.terminal_theme import SVG_EXPORT_THEME
 
+from pyromq.cli.demo_screen import screen
+from pyromq.cli.demo_summary import summary
+from pyromq.cli.running import beside
+from pyromq.demo.frame import Frame
+from pyromq.demo.outcome import Outcome
+from pyromq.demo.script import USUAL_SECONDS, script_for
+from pyromq.demo.stage import Stage, cluster_for
+from pyromq.demo.story import Story
+from pyromq.demo.traffic import Visitors
+
+#: Frames of the picture at most, how long each is shown, and how often one is kept.
+PICTURE_FRAMES, PICTURE_SECONDS, SUMMARY_SECONDS = 40, 0.6, 8.0
+KEEP_SECONDS = 0.25
 COLUMNS, LINES = 80, 24
 #: One character, and the frame of the window around them, in pixels.
 CELL_WIDTH, CELL_HEIGHT, FONT_SIZE = 9, 18, 15
@@ -173,3 +193,43 @@ def _motion(seconds: Sequence[float], high: int) -> str:
         f"@keyframes film{{{steps}100%{{transform:translateY({last}px)}}}}"
         f"@media(prefers-reduced-motion:reduce){{#film{{animation:none;transform:translateY({last}px)}}}}"
     )
+
+
+# --- the demo --------------------------------------------------------------------------------------------------------
+
+
+async def perform(seconds: float, frames: list[Frame]) -> Outcome:
+    """Run the demo on a broker of its own, and keep a frame every `KEEP_SECONDS`."""
+    run, rng = secrets.token_hex(3), random.Random()  # noqa: S311  it spreads the visitors
+    script, topic = script_for(seconds), f"demo-signups-{run}"
+    async with cluster_for(None, topic) as cluster, Stage(cluster, topic, script.patience_s, rng).open() as stage:
+        story = Story(stage, script, Visitors(run, rng))
+        async with beside(_keep_frames(story, frames)):
+            return await story.tell()
+
+
+async def _keep_frames(story: Story, frames: list[Frame]) -> None:
+    while True:
+        await asyncio.sleep(KEEP_SECONDS)
+        frames.append(story.frame)
+
+
+def picture(frames: list[Frame], outcome: Outcome) -> str:
+    """The frames one after the other, then the summary."""
+    every = max(1, -(-len(frames) // PICTURE_FRAMES))
+    moments = [(screen(frame, COLUMNS, LINES), PICTURE_SECONDS) for frame in frames[::every]]
+    return film([*moments, (summary(outcome, "pyromq"), SUMMARY_SECONDS)], title="pyromq demo")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Record `pyromq demo` as an animated SVG file.")
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--seconds", type=float, default=USUAL_SECONDS)
+    given = parser.parse_args()
+    frames: list[Frame] = []
+    outcome = asyncio.run(perform(given.seconds, frames))
+    given.file.write_text(picture(frames, outcome), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from pyromq.broker.delays import Delays
 from pyromq.broker.groups import Groups
 from pyromq.broker.overload import Overload
 from pyromq.broker.promise import BrokerPromise
@@ -55,6 +56,13 @@ class FakePeer:
 
     def close(self, why: str) -> None:
         self.is_open = False
+
+
+async def deliver_due(delays: Delays) -> None:
+    """Deliver every message that is due now. Raises DiskFull, StoreFenced."""
+    for level in delays._levels:
+        while await delays._turn(level) == 0:
+            pass
 
 
 def store_config(**changes: Any) -> StoreConfig:

@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from broker.fakes import PEER_HOST, STORE_HOST, Parts
+from broker.fakes import PEER_HOST, STORE_HOST, Parts, deliver_due
 from pyromq.broker import delays as delays_module
 from pyromq.broker.delays import Delays
 from pyromq.clock import Clock, ManualClock, SystemClock
@@ -70,7 +70,7 @@ class Scene:
     def deliver(self) -> list[str]:
         """Deliver what is due; everything that `orders` has by now."""
         self.store.dispatch()
-        asyncio.run(self.delays.deliver_due())
+        asyncio.run(deliver_due(self.delays))
         return self.orders()
 
     def orders(self) -> list[str]:

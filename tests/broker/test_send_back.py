@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker.fakes import PEER_HOST, STORE_HOST, FakePeer, Parts
+from broker.fakes import PEER_HOST, STORE_HOST, FakePeer, Parts, deliver_due
 from pyromq.broker.delays import Delays
 from pyromq.broker.processors.send_back import SendBackProcessor
 from pyromq.clock import ManualClock
@@ -71,7 +71,7 @@ class Scene:
         assert isinstance(self.parts.clock, ManualClock)
         self.parts.clock.advance(seconds)
         self.parts.store.dispatch()
-        asyncio.run(self.delays.deliver_due())
+        asyncio.run(deliver_due(self.delays))
 
 
 def shown(message: StoredMessage) -> dict[str, str]:

@@ -757,17 +757,6 @@ def test_delay_offsets_as_rocketmq_writes_them() -> None:
         table.commit(1, -1)
 
 
-# -- versions --------------------------------------------------------------------------------------
-
-
-def test_a_new_master_counts_more_than_changes_and_changes_more_than_clocks() -> None:
-    old = DataVersion(timestamp_ms=9, counter=9, state_version=1)
-    assert DataVersion(timestamp_ms=0, counter=0, state_version=2).is_newer_than(old)
-    assert DataVersion(timestamp_ms=0, counter=10, state_version=1).is_newer_than(old)
-    assert old.next(10).is_newer_than(old)
-    assert not old.is_newer_than(old)
-
-
 # --- another broker's table ------------------------------------------------------------------------------------------
 
 

@@ -224,12 +224,6 @@ class Delays:
             if topic == names.SCHEDULE_TOPIC and queue_id < len(self._levels):
                 self._levels[queue_id].arrived.set()
 
-    async def deliver_due(self) -> None:
-        """Deliver everything that is due now. Raises DiskFull, StoreFenced."""
-        for level in self._levels:
-            while await self._turn(level) == 0:
-                pass
-
     async def _turn(self, level: _Level) -> float | None:
         """Deliver what is due in a level, up to a bound. Seconds until there may be more; None: until one arrives."""
         try:

@@ -14,7 +14,7 @@ from pyromq.cli.spark_running import LOCAL, Conf, Job, Log, Master, require_spar
 from pyromq.cli.times import HELP as TIME
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from pyromq.spark.jobs.audit import AuditReport
     from pyromq.spark.jobs.audit_compare import CompareReport
@@ -191,10 +191,6 @@ def _reconcile(store: str, consumed: str, topic: str | None, column: str) -> Job
         return Reconciled(found.ok, found.counts, missing, extra, found.sentences())
 
     return job
-
-
-def _some_ids(table: DataFrame) -> list[str]:
-    return [str(row.id) for row in table.limit(MOST_IDS).collect()]
 
 
 def rebuild(

@@ -22,11 +22,3 @@ class DataVersion:
     def next(self, now_ms: int) -> DataVersion:
         """The version after one more change."""
         return replace(self, timestamp_ms=now_ms, counter=self.counter + 1)
-
-    def is_newer_than(self, other: DataVersion) -> bool:
-        """A new master wins over many changes, and changes over clocks: clocks of two brokers differ."""
-        return self._order > other._order
-
-    @property
-    def _order(self) -> tuple[int, int, int]:
-        return self.state_version, self.counter, self.timestamp_ms

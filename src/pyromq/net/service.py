@@ -47,9 +47,6 @@ class Service:
             return answer_for(error, command, peer)
         return answer
 
-    def knows(self, kind: type[Request]) -> bool:
-        return kind in self._handlers
-
     def register(self, kind: type[Request], handler: Handler) -> None:
         """From now on this one handles such requests."""
         self._handlers[kind] = handler

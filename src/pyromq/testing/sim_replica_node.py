@@ -55,14 +55,6 @@ class Planted(Enum):
     PROMOTE_WITHOUT_ASKING = auto()
 
 
-class _UnsyncedLog(StoreLog):
-    """Takes what was appended for what is safe."""
-
-    @property
-    def copy_safe(self) -> int:
-        return self.copy_end
-
-
 class Node:
     """Comes back after every crash."""
 

@@ -67,11 +67,6 @@ def dumps_standard(value: Json) -> bytes:
         raise NotJson(str(error)) from None
 
 
-def dumps_object_keyed(pairs: Iterable[tuple[Json, Json]]) -> bytes:
-    """A body that is one map with objects for keys."""
-    return dumps(ObjectKeyed(tuple(pairs)))
-
-
 def map_pieces(items: Iterable[tuple[Json, Json]]) -> Iterator[bytes]:
     """Yield a map in pieces, one for each item, which is not asked for before the one before it was taken."""
     before = b"{"
@@ -101,16 +96,6 @@ def loads(data: bytes) -> Json:
     if reader.skip(at) != len(text):
         raise reader.problem("the end", at)
     return value
-
-
-def loads_object_keyed(data: bytes) -> Pairs:
-    """The pairs of a body that is one map with objects for keys. An empty object is an empty one. Raises NotJson."""
-    value = loads(data)
-    if isinstance(value, ObjectKeyed):
-        return value.pairs
-    if value == {}:
-        return ()
-    raise NotJson("it is not a map with objects for keys")
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------

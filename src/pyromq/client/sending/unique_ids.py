@@ -53,15 +53,6 @@ class UniqueIds:
         self._of_ms = f"{self._of_month}{now_ms - self._month_began_ms:08X}"
 
 
-def made_at_ms(unique_id: str, now_ms: int) -> int:
-    """About when an id was made, seen from now: its month is this one, or else the one before. Raises ValueError."""
-    since_ms = int.from_bytes(bytes.fromhex(unique_id)[-6:-2], "big")
-    began_ms, _ = _month_of(now_ms)
-    if began_ms + since_ms > now_ms:
-        began_ms, _ = _month_of(began_ms - 1)
-    return began_ms + since_ms
-
-
 def _packed_host(host: str, chance: Chance) -> bytes:
     """Four bytes for the client's address; of chance where it has no such address."""
     try:

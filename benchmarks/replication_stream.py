@@ -39,7 +39,7 @@ async def lead(root: Path, mib: int, body: int, pipe: Connection) -> None:
             await asyncio.sleep(0)
         store.flush()
         primary = Primary(StoreLog(store), SystemClock(), lambda followers: None)
-        store.marks.readable.listen(lambda _: primary.log_grew())
+        store.marks.written.listen(lambda _: primary.log_grew())
         async with primary.serving("127.0.0.1", 0):
             cpu = time.process_time()
             pipe.send((primary.port, store.log.end))

@@ -80,7 +80,7 @@ def main() -> None:
             report = store.open()
             store.append(drafts(1))
             seconds = time.perf_counter() - started
-            behind = store.marks.readable.value - store.marks.indexed.value
+            behind = store.marks.written.value - store.marks.indexed.value
             started = time.perf_counter()
             store.dispatch()
             index_seconds = time.perf_counter() - started

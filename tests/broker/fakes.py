@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from pyromq.broker.ack_mark import AckMark
 from pyromq.broker.delays import Delays
 from pyromq.broker.groups import Groups
 from pyromq.broker.overload import Overload
-from pyromq.broker.promise import BrokerPromise
 from pyromq.broker.read_advice import ReadAdvice
 from pyromq.broker.sequence_file import WritersFile
 from pyromq.broker.sequence_keeper import SequenceKeeper
@@ -110,8 +110,8 @@ class Parts:
         self.has_slaves = False
         self.topics = Topics(self.topic_table, lambda: self.config, self._changed)
         self.groups = Groups(self.group_table, lambda: self.config, self._changed)
-        self.promise = BrokerPromise(self.config, self.store.marks, self.clock)
-        self.writer = Writer(self.store, self.promise, is_slave=self.config.is_slave)
+        self.ack_mark = AckMark(self.config, self.store, self.clock)
+        self.writer = Writer(self.store, self.ack_mark, is_slave=self.config.is_slave)
         self.overload = Overload(lambda: self.config.overload, self.store.marks, self.clock)
         self.statistics = Statistics(self.clock)
         file = WritersFile(self.disk, self.store.paths.config)
@@ -126,7 +126,7 @@ class Parts:
 
     def read_advice(self) -> ReadAdvice:
         return ReadAdvice(
-            lambda: self.config, lambda: self.store.marks.readable.value, lambda: self.has_slaves, self.memory_bytes
+            lambda: self.config, lambda: self.store.marks.written.value, lambda: self.has_slaves, self.memory_bytes
         )
 
     def _changed(self) -> None:

@@ -29,16 +29,16 @@ def confirm(parts: Parts) -> None:
     followers = (
         Followers().joined("s", 0, now_ms, identity=identity).sent("s", end).heard("s", end, now_ms, level_ms=now_ms)
     )
-    parts.promise.slaves_changed(followers)
+    parts.ack_mark.followers_changed(followers)
 
 
 def stay_alone(parts: Parts) -> None:
     """No slave comes for so long that readers see everything."""
     assert isinstance(parts.clock, ManualClock)
-    parts.promise.slaves_changed(Followers())
+    parts.ack_mark.followers_changed(Followers())
     for _ in range(2):
         parts.clock.advance(1.0)
-        parts.promise.look()
+        parts.ack_mark.check_in_sync()
     parts.store.dispatch()
 
 
@@ -93,7 +93,7 @@ def test_what_readers_saw_before_a_start_they_see_after_it() -> None:
     confirm(parts)
     assert parts.bodies("orders") == [b"x"]
     after = parts.restarted()
-    assert after.promise.mark.value == 0, "no slave has confirmed it in this life"
+    assert after.ack_mark.acknowledged.value == 0, "no slave has confirmed it in this life"
     assert after.bodies("orders") == [b"x"]
     after.close()
 
@@ -104,7 +104,7 @@ def test_a_start_shows_no_message_as_acknowledged_whatever_readers_see(visibilit
     parts = Parts(**settings)
     parts.store.append([Draft(b"orders", 0, b"x")])
     after = parts.killed()
-    assert after.promise.mark.value == 0
+    assert after.ack_mark.acknowledged.value == 0
     confirm(after)
-    assert after.promise.mark.value == after.store.marks.appended.value
+    assert after.ack_mark.acknowledged.value == after.store.marks.appended.value
     after.close()

@@ -79,7 +79,7 @@ class Scene:
             parts.overload,
             STORE_HOST,
             parts.statistics,
-            parts.promise,
+            parts.ack_mark,
         )
         # The fast way appends to queues that are there; the first message of each goes the ordinary way.
         for queue in range(4):

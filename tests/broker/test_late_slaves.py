@@ -36,14 +36,14 @@ def slave_joins(parts: Any, position: int | None = None) -> None:
         "s", end if position is None else position, int(parts.clock.monotonic() * 1000),
         identity=Identity("s", 1, "s:10911"), proved=True,
     )  # fmt: skip
-    parts.promise.slaves_changed(known.sent("s", end))
+    parts.ack_mark.followers_changed(known.sent("s", end))
     parts.store.dispatch()  # what it has is shown
 
 
 def slave_leaves(parts: Any) -> None:
     """With everything."""
     slave_joins(parts)
-    parts.promise.slaves_changed(Followers())
+    parts.ack_mark.followers_changed(Followers())
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -164,7 +164,7 @@ def test_a_numbered_message_that_was_refused_has_no_number_yet() -> None:
     scene = numbered_scene.Scene(**CLOSED)
     slave_joins(scene.parts)
     scene.send(0, 0)
-    scene.parts.promise.slaves_changed(Followers())
+    scene.parts.ack_mark.followers_changed(Followers())
     with pytest.raises(Exception, match="must be"):
         scene.send(0, 1)
     slave_joins(scene.parts)
@@ -206,10 +206,10 @@ def test_held_answers_that_waited_too_long_keep_their_receipt_and_get_another_co
     scene.fast.take(memoryview(data), 0, connection)  # type: ignore[arg-type]
     scene.parts.store.close_run()
     if leaves:
-        scene.parts.promise.slaves_changed(Followers())
+        scene.parts.ack_mark.followers_changed(Followers())
 
     async def story() -> None:
-        watching = asyncio.ensure_future(scene.fast.watch())
+        watching = asyncio.ensure_future(scene.parts.ack_mark.run())
         await until(lambda: bool(connection.out))
         watching.cancel()
 
@@ -227,7 +227,7 @@ def test_held_answers_that_waited_too_long_keep_their_receipt_and_get_another_co
 @pytest.mark.usefixtures("_form")
 def test_without_a_slave_sends_go_the_ordinary_way_which_says_so() -> None:
     scene = test_fast_sends.Scene(**ALONE)
-    cast(ManualClock, scene.parts.clock).advance(scene.parts.promise.timeout_s)  # none is about to come any more
+    cast(ManualClock, scene.parts.clock).advance(scene.parts.ack_mark.timeout_s)  # none is about to come any more
     assert scene.fast_way(test_fast_sends.frame(test_fast_sends.PLAIN)) == (0, b"")
 
 

@@ -173,7 +173,7 @@ def test_a_slave_refuses_a_master_that_forgot_a_life_and_keeps_its_log(tmp_path:
         await until(lambda: "restored from an older copy" in problem_of(scene, "b"))
         parts = scene.of("a").parts
         assert parts is not None
-        assert not parts.promise.in_sync()
+        assert not parts.ack_mark.in_sync()
         assert scene.bodies("b") == ["first", "second"]
         await scene.stop("a")
         assert (await scene.promote("b", 2)).code == ResponseCode.SUCCESS

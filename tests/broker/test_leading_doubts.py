@@ -167,7 +167,7 @@ def test_nothing_is_taken_over_from_a_master_whose_log_is_another(tmp_path: Path
 
 def closed(scene: Scene, name: str) -> bool:
     parts = scene.of(name).parts
-    return parts is not None and parts.promise.is_closed
+    return parts is not None and parts.ack_mark.is_refusing
 
 
 # --- who is newer ----------------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ async def copy_store(scene: Scene) -> None:
 
 def is_open(scene: Scene, name: str) -> bool:
     parts = scene.of(name).parts
-    return parts is not None and parts.promise.is_open
+    return parts is not None and parts.ack_mark.accepts
 
 
 def test_the_copy_of_a_store_does_not_lead_while_the_other_does(tmp_path: Path) -> None:

@@ -204,7 +204,7 @@ def test_a_broker_with_slaves_leaves_syncs_to_their_thread(tmp_path: Path) -> No
     async def told() -> None:
         async with serving(tmp_path, sync=True) as scene:
             followers = Followers().joined("slave", 0, 0)
-            scene.parts.promise.slaves_changed(followers)
+            scene.parts.ack_mark.followers_changed(followers)
             assert await scene.client(sends(50)) == [(0, number) for number in range(50)]
             assert scene.patience.stays == 0
 

@@ -66,7 +66,7 @@ def test_a_limit_of_zero_switches_a_sign_off() -> None:
     scene = Scene(loop_lag_ms=0, unsynced_bytes=0, undispatched_bytes=0, waiting_sends=0)
     scene.overload.count_waiting(lambda: 1 << 40)
     scene.marks.appended.advance(1 << 50)
-    scene.marks.readable.advance(1 << 50)
+    scene.marks.written.advance(1 << 50)
     assert not any(scene.late(60_000, 10))
 
 
@@ -76,7 +76,7 @@ def test_a_disk_or_a_dispatcher_that_is_behind() -> None:
     assert scene.overload.reason() == "1001 bytes wait for the disk (limit 1000)"
     scene.marks.synced.advance(1001)
     assert scene.overload.reason() is None
-    scene.marks.readable.advance(1001)
+    scene.marks.written.advance(1001)
     assert scene.overload.reason() == "1001 bytes are not in their queues yet (limit 500)"
     scene.marks.dispatched.advance(600)
     assert scene.overload.reason() is None

@@ -180,7 +180,7 @@ def test_a_slave_gets_what_a_turn_wrote_while_the_log_of_its_master_stays_open_f
 
     async def story(pair: Pair) -> None:
         master, was_open = pair.master.store, []
-        pair.slave.store.marks.appended.listen(lambda _: was_open.append(master.marks.readable.value < master.log.end))
+        pair.slave.store.marks.appended.listen(lambda _: was_open.append(master.marks.written.value < master.log.end))
         for number in range(20):
             await send(pair, number, number + 1)
             await pair.level()

@@ -189,7 +189,7 @@ def test_views_outlive_the_segment_they_are_of(world: World) -> None:
 def test_whoever_has_read_what_is_hidden_again_waits_for_it(world: World) -> None:
     """A sync master that was killed shows less for a moment: nobody is sent back because of that."""
     world.send("one")
-    world.parts.store.marks.show_only(Watermark("held back", 0))
+    world.parts.store.marks.limit_visible(Watermark("held back", 0))
     world.send("two", "three")
     assert world.parts.store.max_offset("orders", 0) == 1
     assert where(world.pull(1)) == (NOT_FOUND, 1, 0, 1)

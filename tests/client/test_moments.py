@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client.fake_cluster import FakeCluster, cluster
+from pyromq.broker.ack_mark import AckMark
 from pyromq.broker.overload import busy
 from pyromq.broker.parts import _refuse_as_slave
-from pyromq.broker.promise import BrokerPromise
 from pyromq.client.message import Message
 from pyromq.client.producer import Producer
 from pyromq.client.sending.delivery import LAST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, PAUSE_SECONDS, pause_after
@@ -27,7 +27,7 @@ from pyromq.config import BrokerConfig, StoreConfig
 from pyromq.errors import NoMaster, NotNow, PyroMQError, SendFailed, SendUnknown, StoreFenced
 from pyromq.model.queue import MessageQueue
 from pyromq.net.server import _refuse_because_stopping
-from pyromq.store.watermarks import Watermarks
+from pyromq.store.message_store import InlineRunner, MessageStore
 from pyromq.wire.codes import ResponseCode
 from pyromq.wire.command import Command
 from pyromq.wire.requests import SendMessage
@@ -53,10 +53,11 @@ def raised(call: Any, *given: Any) -> PyroMQError:
     return error.value
 
 
-def closed_promise() -> BrokerPromise:
-    promise = BrokerPromise(BrokerConfig(store=StoreConfig(root=Path("nowhere"))), Watermarks(), ManualClock())
-    promise.close("this broker hands over to h:1: messages go there in a moment")
-    return promise
+def refusing_mark() -> AckMark:
+    config = BrokerConfig(store=StoreConfig(root=Path("nowhere")))
+    mark = AckMark(config, MessageStore(config.store, runner=InlineRunner()), ManualClock())
+    mark.refuse("this broker hands over to h:1: messages go there in a moment")
+    return mark
 
 
 def is_momentary(answer: Response | PyroMQError) -> bool:
@@ -67,7 +68,7 @@ def is_momentary(answer: Response | PyroMQError) -> bool:
 
 
 def test_what_our_brokers_say_when_they_stop_or_hand_over_or_are_slaves_passes() -> None:
-    assert is_momentary(raised(closed_promise().check))
+    assert is_momentary(raised(refusing_mark().check_accepts))
     assert is_momentary(raised(_refuse_as_slave, SendMessage, None))
     assert is_momentary(busy("the disk is behind"))
     stopping = _refuse_because_stopping(Command(10), None)  # type: ignore[arg-type]

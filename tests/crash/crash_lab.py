@@ -291,7 +291,7 @@ class Lab:
 
     def _note_promises(self) -> None:
         self._synced = max(self._synced, self.store.marks.synced.value)
-        self._readable = max(self._readable, self.store.marks.readable.value)
+        self._readable = max(self._readable, self.store.marks.written.value)
         if self.setting.sync:
             for queue in self.store.queues:
                 key = (queue.topic, queue.id.number)
@@ -492,7 +492,7 @@ class Check:
     def _halves(self) -> None:
         for half in self.model.halves:
             if half.end <= self.promised and half.position >= self.model.may_be_gone_below:
-                found = self.store.log.record_at(half.position, self.store.marks.readable.value)
+                found = self.store.log.record_at(half.position, self.store.marks.written.value)
                 assert found == half.data, f"the half at {half.position} is damaged"
 
     def _keys_and_tags(self) -> None:
@@ -518,7 +518,7 @@ class Check:
         for half in old.halves:
             if half.end <= store.marks.appended.value:
                 try:
-                    if store.log.record_at(half.position, store.marks.readable.value) == half.data:
+                    if store.log.record_at(half.position, store.marks.written.value) == half.data:
                         model.halves.append(half)
                 except CorruptLog:
                     continue

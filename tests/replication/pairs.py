@@ -89,7 +89,7 @@ class Leading:
         options.setdefault("admission", admission(log))
         self.primary = Primary(log, SystemClock(), self.followers, **options)
         self._store = store
-        store.marks.readable.listen(lambda _: self.primary.log_grew())
+        store.marks.written.listen(lambda _: self.primary.log_grew())
 
     @property
     def address(self) -> str:
@@ -131,7 +131,7 @@ class Following:
         self.replica = Replica(StoreLog(store), SystemClock(), changed=self.states, compare=compare, **options)
         store.follow()
         store.marks.synced.listen(lambda _: self.replica.copy_became_safer())
-        store.marks.readable.listen(lambda _: self.replica.copy_became_safer())
+        store.marks.written.listen(lambda _: self.replica.copy_became_safer())
 
     async def problem(self) -> ReplicaState:
         state: ReplicaState = await self.states.until(lambda state: state.problem is not None)

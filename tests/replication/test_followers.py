@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyromq.errors import BadFrame, ConfigError
-from pyromq.replication.followers import Follower, Followers, Promise, SyncRule
+from pyromq.replication.followers import AckRule, Follower, Followers, SyncRule
 from pyromq.replication.identity import Identity
 
 RULE = SyncRule(max_gap=100, max_silence_ms=1000)
@@ -102,16 +102,16 @@ def test_the_mark_never_goes_back_while_nobody_leaves(data: st.DataObject) -> No
 
 
 def test_too_few_in_sync_accept_nothing() -> None:
-    assert Promise(copies=2, min_in_sync=2).needed(in_sync=1) is None
-    assert Promise(copies=2, min_in_sync=1).needed(in_sync=1) == 2
-    assert Promise(copies=3, min_in_sync=1, adapts=True).needed(in_sync=2) == 2
-    assert Promise(copies=2, all_in_sync=True).needed(in_sync=3) == 3
-    assert Promise(copies=2, all_in_sync=True, adapts=True).needed(in_sync=1) == 1
+    assert AckRule(copies=2, min_in_sync=2).needed(in_sync=1) is None
+    assert AckRule(copies=2, min_in_sync=1).needed(in_sync=1) == 2
+    assert AckRule(copies=3, min_in_sync=1, adapts=True).needed(in_sync=2) == 2
+    assert AckRule(copies=2, all_in_sync=True).needed(in_sync=3) == 3
+    assert AckRule(copies=2, all_in_sync=True, adapts=True).needed(in_sync=1) == 1
 
 
 def test_a_promise_that_contradicts_itself_is_refused() -> None:
     with pytest.raises(ConfigError, match="cannot be"):
-        Promise(copies=1, min_in_sync=2)
+        AckRule(copies=1, min_in_sync=2)
 
 
 def test_who_has_no_log_yet_has_nothing_of_what_is_below_its_beginning() -> None:

@@ -51,31 +51,31 @@ class Scene:
     """A log whose queues follow as far as readers may see; `promised` holds them back."""
 
     def __init__(self, *, copies: bool = False, sync_flush: bool = False) -> None:
-        self.marks = Watermarks(shows_synced_only=sync_flush)
+        self.marks = Watermarks(visible_is_synced=sync_flush)
         self._sync_flush = sync_flush
         self.promised = Watermark("promised")
         if copies:
-            self.marks.show_only(self.promised)
+            self.marks.limit_visible(self.promised)
         self.loop = Loop()
         self.timing = DispatchTiming(self.marks, self._dispatch, lambda: LINGER_S)
         self.timing.start(cast(Any, self.loop))
-        self.marks.shown_moved = self.timing.shown_moved
+        self.marks.visible_moved = self.timing.visible_moved
         #: Where queues ended after each time that they followed.
         self.followed: list[int] = []
 
     def _dispatch(self) -> None:
-        self.marks.dispatched.advance(max(self.marks.shown, self.marks.dispatched.value))
-        self.marks.indexed.advance(self.marks.shown)
+        self.marks.dispatched.advance(max(self.marks.visible, self.marks.dispatched.value))
+        self.marks.indexed.advance(self.marks.visible)
         self.timing.dispatched()
         self.followed.append(self.marks.dispatched.value)
 
     def closed_at(self, position: int, *, awaited: bool = False) -> None:
         self.timing.came(may_be_awaited=awaited)
-        self.marks.readable.advance(position)
+        self.marks.written.advance(position)
         if self._sync_flush:
             self.timing.synced_moved()
         else:
-            self.timing.readable_moved()
+            self.timing.written_moved()
 
     def synced_to(self, position: int) -> None:
         self.marks.synced.advance(position)
@@ -140,7 +140,7 @@ def test_what_was_synced_waits_for_more_unless_a_long_poll_waits_for_it() -> Non
 
 def test_a_run_that_was_synced_as_it_was_closed_is_shown_to_the_long_poll_that_waits_for_it() -> None:
     scene = Scene(sync_flush=True)
-    scene.marks.readable.advance(10)
+    scene.marks.written.advance(10)
     scene.synced_to(10)  # the loop did, before the run is closed and known to be awaited
     scene.closed_at(10, awaited=True)
     scene.timing.if_due()
@@ -223,7 +223,7 @@ def test_whoever_waits_while_everything_is_in_its_queue_hurries_nothing_up() -> 
 
 def test_the_key_index_gets_on_when_queues_are_complete_already() -> None:
     scene = Scene(copies=True)
-    scene.marks.readable.advance(30)
+    scene.marks.written.advance(30)
     scene.marks.dispatched.advance(30)
     scene.promised.advance(30)
     scene.loop.turn()

@@ -134,7 +134,7 @@ def test_slices_may_be_shorter_than_a_record(slice_bytes: int) -> None:
 def test_readers_see_what_a_mark_of_somebody_else_allows() -> None:
     store = open_store()
     promised = Watermark("promised")
-    store.marks.show_only(promised)
+    store.marks.limit_visible(promised)
     receipts = [store.append([order(f"{number}")])[0] for number in range(50)]
     store.dispatch()
     assert entries(store) == []
@@ -155,12 +155,12 @@ def test_the_mark_may_be_far_ahead_of_the_log_or_behind_what_was_shown() -> None
     store = open_store()
     store.append(orders(3))
     store.dispatch()
-    store.marks.show_only(Watermark("behind", 1))
+    store.marks.limit_visible(Watermark("behind", 1))
     store.append(orders(3))
     store.dispatch()
     assert len(entries(store)) == 3
     assert store.marks.undispatched == 0
-    store.marks.show_only(Watermark("ahead", 1 << 40))
+    store.marks.limit_visible(Watermark("ahead", 1 << 40))
     store.dispatch()
     assert len(entries(store)) == 6
 
@@ -168,7 +168,7 @@ def test_the_mark_may_be_far_ahead_of_the_log_or_behind_what_was_shown() -> None
 def test_a_store_that_stops_has_all_in_its_queues() -> None:
     disk = SimDisk()
     store = open_store(disk)
-    store.marks.show_only(Watermark("promised"))
+    store.marks.limit_visible(Watermark("promised"))
     store.append(orders(20))
     store.close()
     assert read_all(open_store(disk)) == [b"%d" % number for number in range(20)]

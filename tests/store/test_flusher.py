@@ -254,7 +254,7 @@ def test_gathered_messages_are_committed_by_themselves() -> None:
     async def tell() -> None:
         async with world.store.running():
             receipts = world.store.append(orders(50))
-            assert world.store.marks.readable.value == 0
+            assert world.store.marks.written.value == 0
             await world.store.marks.dispatched.wait(receipts[-1].end)
             assert len(read_all(world.store)) == 50
 

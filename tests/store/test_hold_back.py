@@ -54,7 +54,7 @@ def test_what_was_hidden_stays_hidden_and_keeps_its_place(
     disk = SimDisk(ManualClock())
     store = a_store(disk)
     append(store, shown)
-    store.marks.show_only(Watermark("promised", store.log.end))
+    store.marks.limit_visible(Watermark("promised", store.log.end))
     append(store, hidden)
     store.dispatch()
     before = entries(store)
@@ -69,7 +69,7 @@ def test_what_was_hidden_stays_hidden_and_keeps_its_place(
         store.dispatch()
         assert entries(store) == before
     places = [(number, receipt) for number, receipt in zip(later, append(store, later), strict=True)]
-    store.marks.show_all()
+    store.marks.lift_visible_limit()
     store.dispatch()
     after = entries(store)
     for name, positions in before.items():
@@ -83,7 +83,7 @@ def test_what_was_hidden_stays_hidden_and_keeps_its_place(
 def test_after_a_kill_the_key_index_waits_for_what_is_hidden_and_goes_on_when_it_is_shown() -> None:
     disk = SimDisk(ManualClock())
     store = a_store(disk)
-    store.marks.show_only(Watermark("promised", 0))
+    store.marks.limit_visible(Watermark("promised", 0))
     store.append([Draft(b"orders", 0, b"x", b"KEYS\x01k%d\x02" % number) for number in range(20)])
     store.flush()
     disk = disk.kill()
@@ -93,7 +93,7 @@ def test_after_a_kill_the_key_index_waits_for_what_is_hidden_and_goes_on_when_it
     async def story() -> None:
         async with store.running(hold_back=True):
             promised = Watermark("promised", 0)
-            store.marks.show_only(promised)
+            store.marks.limit_visible(promised)
             index = store.dispatcher.index
 
             def counted(max_bytes: int | None = None) -> bool:

@@ -184,7 +184,7 @@ def test_a_run_that_lingers_is_in_the_log_after_each_turn_and_in_the_queues_when
         assert bytes(store.log.record_at(start, store.log.end))
         assert len(store.log_bytes(start, 1 << 20)) == store.log.end - start, "those who copy the log have it already"
     assert run.is_open
-    assert store.marks.readable.value == start
+    assert store.marks.written.value == start
     store.catch_up()
     assert not run.is_open
     store.dispatch()

@@ -350,7 +350,7 @@ def test_store_times_go_on_where_they_were_when_the_clock_went_back() -> None:
 def test_readers_never_see_what_is_only_gathered() -> None:
     store = open_store(transient_pool=True)
     first, second = store.append([order("a"), order("b")])
-    assert (store.marks.appended.value, store.marks.readable.value) == (second.end, 0)
+    assert (store.marks.appended.value, store.marks.written.value) == (second.end, 0)
     store.dispatcher.dispatch()
     assert store.read("orders", 0, 0).status in (ReadStatus.AT_END, ReadStatus.NO_QUEUE)
     for receipt in (first, second):

@@ -49,7 +49,7 @@ def test_the_key_index_catches_up_after_a_crash_while_messages_come_in() -> None
 
     async def tell() -> None:
         async with store_on(disk).running() as store:
-            behind = store.marks.readable.value - store.marks.indexed.value
+            behind = store.marks.written.value - store.marks.indexed.value
             assert behind > 0
             store.append(orders(5, KEYS="new"))
             await store.marks.indexed.wait(int(store.log.end))

@@ -105,7 +105,7 @@ def test_the_order_of_the_marks_is_checked() -> None:
     marks = Watermarks()
     marks.check()
     marks.appended.advance(10)
-    marks.readable.advance(8)
+    marks.written.advance(8)
     marks.dispatched.advance(8)
     marks.check()
     marks.synced.advance(11)
@@ -115,18 +115,18 @@ def test_the_order_of_the_marks_is_checked() -> None:
 
 def test_what_is_shown_follows_a_mark_of_somebody_else() -> None:
     marks, promised, moves = Watermarks(), Watermark("promised", 3), []
-    marks.shown_moved = lambda: moves.append(marks.shown)
-    for mark in (marks.appended, marks.readable):
+    marks.visible_moved = lambda: moves.append(marks.visible)
+    for mark in (marks.appended, marks.written):
         mark.advance(10)
-    assert marks.shown == 10
-    marks.show_only(promised)
-    assert (marks.shown, marks.undispatched) == (3, 3)
+    assert marks.visible == 10
+    marks.limit_visible(promised)
+    assert (marks.visible, marks.undispatched) == (3, 3)
     promised.advance(20)
-    assert (marks.shown, moves) == (10, [10])
-    marks.show_only(Watermark("another", 5))
-    assert marks.shown == 5
-    marks.show_all()
-    assert marks.shown == 10
+    assert (marks.visible, moves) == (10, [10])
+    marks.limit_visible(Watermark("another", 5))
+    assert marks.visible == 5
+    marks.lift_visible_limit()
+    assert marks.visible == 10
 
 
 def test_recovery_sets_a_mark_anywhere() -> None:

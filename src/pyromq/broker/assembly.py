@@ -129,7 +129,7 @@ class Broker:
             self._record_clean_end(role.leading)
 
     def _open_store(self, cut_at: int | None) -> contextlib.AbstractAsyncContextManager[MessageStore]:
-        """What no slave had yet is not shown by a start: the promise knows when it may be. Raises CorruptFile."""
+        """Keep messages that no replica had hidden after a start: `AckMark` makes them visible. Raises CorruptFile."""
         replication = self._given.replication
         role = LeadershipFile(self.store.disk, self.store.paths.config).load().role or self._given.role
         holds_back = replication.hides and replication.copies_for(role) > 1
@@ -256,14 +256,12 @@ class Broker:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def wait_failed(self) -> None:
-        """Wait until the store can no longer keep its promise; tell those who wait for it, and raise StoreFenced."""
+        """Wait until the store is fenced, answer the waiting sends with an error, and raise StoreFenced."""
         try:
             await self.store.marks.synced.wait(NEVER)
         except StoreFenced as fenced:
             if self.parts is not None:
-                self.parts.promise.fail(fenced)
-                if self.parts.fast_sends is not None:
-                    self.parts.fast_sends.fail(fenced)
+                self.parts.ack_mark.fail(fenced)
             raise
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from pyromq.broker.promise import BrokerPromise
+from pyromq.broker.ack_mark import AckMark
 from pyromq.broker.replicating import Replicating
 from pyromq.clock import Clock
 from pyromq.config import BrokerConfig
@@ -31,7 +31,7 @@ class CopyFigures:
         config: Callable[[], BrokerConfig],
         store: MessageStore,
         copies: Replicating,
-        promise: BrokerPromise,
+        ack_mark: AckMark,
         clock: Clock,
         tables_problem: Callable[[], str | None],
     ) -> None:
@@ -40,14 +40,14 @@ class CopyFigures:
         self._config = config
         self._store = store
         self._copies = copies
-        self._promise = promise
+        self._ack_mark = ack_mark
         self._clock = clock
 
     def show_in(self, telemetry: Telemetry) -> None:
         telemetry.gauge("replication.is_master", lambda: int(self._copies.replica is None))
         telemetry.gauge("replication.epoch", lambda: self.epoch)
         telemetry.gauge("replication.slaves", lambda: len(self._followers))
-        telemetry.gauge("replication.slaves_in_sync", lambda: len(self._promise.in_sync()))
+        telemetry.gauge("replication.slaves_in_sync", lambda: len(self._ack_mark.in_sync()))
         telemetry.gauge("replication.lag_bytes", lambda: self.lag().size)
         telemetry.gauge("replication.lag_ms", lambda: self.lag().ms)
         telemetry.gauge("replication.replicated_to", self.replicated_to)
@@ -59,7 +59,7 @@ class CopyFigures:
 
     @property
     def _end(self) -> int:
-        return self._store.marks.readable.value
+        return self._store.marks.written.value
 
     @property
     def epoch(self) -> int:
@@ -109,7 +109,7 @@ class CopyFigures:
         }
 
     def _of_master(self) -> dict[str, object]:
-        in_sync = self._promise.in_sync()
+        in_sync = self._ack_mark.in_sync()
         told: dict[str, object] = {
             "pyromq.haAddress": self._copies.address,
             "pyromq.copies": self._config().copies,
@@ -140,7 +140,7 @@ class CopyFigures:
         replica = self._copies.replica
         if replica is not None:
             return encode_slave(self._end, replica.state.primary, connected=replica.state.connected)
-        in_sync = self._promise.in_sync()
+        in_sync = self._ack_mark.in_sync()
         return encode_master(
             self._end,
             [SlaveStatus(one.name, one.reported, one.sent, one.name in in_sync)

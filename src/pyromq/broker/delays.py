@@ -271,7 +271,7 @@ class Delays:
         self._append(level, ready)
         if self._last is not None:
             with contextlib.suppress(SlavesLate):  # they are delivered, and slaves get them in the order of the log
-                await self._writer.settled(self._last)
+                await self._writer.acknowledged(self._last)
         return seconds
 
     # --- one message -------------------------------------------------------------------------------------------------

@@ -123,7 +123,7 @@ class FastPulls:
             return None
         plan.open_window(
             entries, segment.base // ENTRY.size, offset, min(last, segment.end // ENTRY.size), queue.min_offset,
-            log_files.start, log_files.file_bytes, log_files.buffers, min(store.marks.readable.value, warm[1]), warm[0],
+            log_files.start, log_files.file_bytes, log_files.buffers, min(store.marks.written.value, warm[1]), warm[0],
         )  # fmt: skip
         return plan.answer(offset, correlation_id, inlet)
 

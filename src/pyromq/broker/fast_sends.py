@@ -4,24 +4,22 @@ Whatever needs a decision is left to `processors.send`; so is everything while t
 where that one says why. The shape of an answer is taken from the ordinary encoder, once, so that there is one
 definition of it.
 
-Answers wait (see `held_answers`) until the broker's promise holds for their messages (see `promise`): in the page cache
-at the end of the loop's turn, on the disk, in the logs of slaves. All that one write, sync or report reached leave
-together.
+Answers wait (see `held_answers`) until their messages are acknowledged (see `ack_mark`). All answers that one write,
+sync or report reaches leave together.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from pyromq.broker.ack_mark import AckMark
 from pyromq.broker.compiled import KERNEL
 from pyromq.broker.held_answers import HeldAnswers
 from pyromq.broker.overload import Overload
-from pyromq.broker.promise import BrokerPromise
 from pyromq.broker.receipts import receipt_fields, stamp
 from pyromq.broker.send_loop import FastTopic, SendLoop
 from pyromq.broker.statistics import Statistics
@@ -37,6 +35,7 @@ from pyromq.store.compiled import KERNEL as STORE_KERNEL
 from pyromq.store.log_run import ReadableLogRun
 from pyromq.store.message_store import MessageStore
 from pyromq.wire.answer_pieces import answer_pieces
+from pyromq.wire.codes import ResponseCode
 from pyromq.wire.command import Command
 from pyromq.wire.frames import decode_frames, encode_frame
 from pyromq.wire.responses import SendReceipt, answer_to, refusal
@@ -93,10 +92,10 @@ class FastSends:
         overload: Overload,
         store_host: PackedHost,
         statistics: Statistics,
-        promise: BrokerPromise,
+        ack_mark: AckMark,
     ) -> None:
         self._forms = CHOSEN
-        self._promise = promise
+        self._ack_mark = ack_mark
         self._config = config
         self._all_topics = topics
         self._store = store
@@ -112,11 +111,11 @@ class FastSends:
         self._store_host = store_host
         self._loop: Any = self._new_loop()
         statistics.before_sample(self.count_up)
-        promise.mark.listen(self._held.release)
         self._is_stale = True
         self._look_up_from = 0.0
         #: We are told when turns begin and end, so the log may stay open from one to the next.
         self._lingers = False
+        ack_mark.hold(self)
 
     def _new_loop(self) -> Any:
         config = self._config()
@@ -184,7 +183,7 @@ class FastSends:
     def begin_turn(self) -> Shortcut | None:
         """The loop itself, where it is compiled: it takes sends as soon as one has opened the log."""
         self._lingers = True
-        if self._promise.is_stale:
+        if self._ack_mark.leadership_is_stale:
             with contextlib.suppress(StoreFenced):  # those who wait are told of it by `fail`
                 self._store.close_run()
         self._store.begin_turn()
@@ -198,7 +197,7 @@ class FastSends:
         """Questions that are asked once for all sends of a turn; False when the ordinary way must say what is wrong."""
         if not self._config().permission & WRITE or self._overload.reason() is not None:
             return False
-        if not (self._promise.is_open and self._promise.is_within_reach):
+        if not (self._ack_mark.accepts and self._ack_mark.expects_replicas):
             return False
         if self._is_stale and self._store.clock.monotonic() >= self._look_up_from:
             self._look_up_topics()
@@ -207,9 +206,9 @@ class FastSends:
     def _may_settle(self) -> bool:
         """May the loop bring messages by itself where they can be acknowledged? Nobody else has to have them then; and
         slaves must not take a broker for dead whose disk hangs."""
-        if self._forms is READABLE or self._promise.waits_for_slaves:
+        if self._forms is READABLE or self._ack_mark.waits_for_replicas:
             return False
-        return not (self._config().store.flush.sync and self._promise.has_slaves)
+        return not (self._config().store.flush.sync and self._ack_mark.has_followers)
 
     def count_up(self) -> None:
         """Tell the statistics what came since the last time."""
@@ -230,25 +229,22 @@ class FastSends:
         with contextlib.suppress(PyroMQError, TimeoutError):  # those who wait are told of it by `fail`
             self._store.close_run()
             if self.held_sends:
-                async with asyncio.timeout(self._promise.timeout_s if self._promise.waits_for_slaves else None):
-                    await self._promise.mark.wait(self._held.last_position)
+                async with asyncio.timeout(self._ack_mark.timeout_s if self._ack_mark.waits_for_replicas else None):
+                    await self._ack_mark.acknowledged.wait(self._held.last_position)
 
-    async def watch(self) -> None:
-        """Tell those who wait too long for slaves, for as long as the broker runs."""
-        waits_since: deque[tuple[float, int]] = deque()
-        while self._promise.waits_for_slaves:
-            await asyncio.sleep(self._promise.timeout_s / 8)
-            now = self._store.clock.monotonic()
-            waits_since.append((now, self._held.last_position))
-            late = -1
-            while waits_since and waits_since[0][0] <= now - self._promise.timeout_s:
-                late = waits_since.popleft()[1]
-            if late >= 0:
-                self._tell_late(late)
+    @property
+    def last_held(self) -> int:
+        """The position that the last of them waits for."""
+        return int(self._held.last_position)
 
-    def _tell_late(self, position: int) -> None:
-        """The answers that they would have got, with another code."""
-        code = self._promise.late_code()
+    @property
+    def release(self) -> Callable[[int], None]:
+        """Send all answers whose position is reached."""
+        release: Callable[[int], None] = self._held.release
+        return release
+
+    def answer_late(self, position: int, code: ResponseCode) -> None:
+        """Send the answers up to a position with another code."""
         for connection, command in self._take_back(position):
             connection.put_bytes(encode_frame(replace(command, code=code, reason=SLAVES_LATE)))
 

@@ -9,6 +9,7 @@ import random
 from collections.abc import Awaitable, Coroutine
 from typing import Any
 
+from pyromq.broker.ack_mark import AckMark
 from pyromq.broker.admission import Admission
 from pyromq.broker.clients import Consumers, Producers
 from pyromq.broker.cluster_queues import ClusterQueues
@@ -40,7 +41,6 @@ from pyromq.broker.processors.send import SendProcessor
 from pyromq.broker.processors.send_back import SendBackProcessor
 from pyromq.broker.processors.transaction import TransactionProcessor
 from pyromq.broker.progress import Progress, machine_memory
-from pyromq.broker.promise import BrokerPromise
 from pyromq.broker.read_advice import ReadAdvice
 from pyromq.broker.refused_sends import RefusedSends
 from pyromq.broker.registration import Registrar
@@ -61,7 +61,7 @@ from pyromq.broker.transactions.journal import Journal
 from pyromq.broker.writer import Writer
 from pyromq.clock import Clock
 from pyromq.config import BrokerConfig, parse_delay_levels
-from pyromq.errors import NotNow, PyroMQError, ServiceError
+from pyromq.errors import NotNow, ServiceError
 from pyromq.model import names
 from pyromq.model.data_version import DataVersion
 from pyromq.model.message import PackedHost
@@ -136,15 +136,15 @@ class Parts:
         self.fast_pulls: FastPulls | None = None
         # What runs beside the requests.
         self.overload = Overload(lambda: config().overload, store.marks, clock)
-        self.promise = BrokerPromise(config(), store.marks, clock)
-        copies.slaves_changed = self.promise.slaves_changed
+        self.ack_mark = AckMark(config(), store, clock)
+        self.ack_mark.connect(copies)
         self.read_advice = ReadAdvice(
-            config, lambda: store.marks.readable.value, lambda: bool(self.promise.in_sync()), machine_memory()
+            config, lambda: store.marks.written.value, lambda: bool(self.ack_mark.in_sync()), machine_memory()
         )
-        self.copy_figures = CopyFigures(config, store, copies, self.promise, clock, lambda: self.metadata_copy.problem)
+        self.copy_figures = CopyFigures(config, store, copies, self.ack_mark, clock, lambda: self.metadata_copy.problem)
         self.copy_figures.show_in(store.telemetry)
-        self.writer = Writer(store, self.promise, is_slave=config().is_slave)
-        self.overload.count_waiting(lambda: self.writer.waiting)
+        self.writer = Writer(store, self.ack_mark, is_slave=config().is_slave)
+        self.overload.count_waiting(lambda: self.ack_mark.waiting_sends)
         self.numbered = NumberedSends(tables.writers, self.writer, clock)
         self.holds = Holds(store.arrivals, config().max_long_polls)
         self.fast_sends = self._fast_sends(store_host)
@@ -181,16 +181,9 @@ class Parts:
     def _leading(self, role: Role, change: Ask) -> LeadingProcessor:
         return LeadingProcessor(
             role.leading, role.others, role.fencing, self._copies, self.metadata_copy, self._taken,
-            self._tables.offsets, self.promise, self._store, role.client, self._clock, change, address=self._address,
-            waiting_sends=lambda: self.writer.waiting + (self.fast_sends.held_sends if self.fast_sends else 0),
-            fail_sends=self._fail_sends, delays_confirmed=self.delays.confirmed,
+            self._tables.offsets, self.ack_mark, self._store, role.client, self._clock, change, address=self._address,
+            delays_confirmed=self.delays.confirmed,
         )  # fmt: skip
-
-    def _fail_sends(self, error: PyroMQError) -> None:
-        """Whoever waits for slaves is told that it is in vain."""
-        self.promise.fail(error)
-        if self.fast_sends is not None and self.promise.waits_for_slaves:
-            self.fast_sends.fail(error)
 
     def _make_processors(self, client: Client, store_host: PackedHost, rng: random.Random) -> None:
         """Those who handle requests."""
@@ -226,12 +219,10 @@ class Parts:
     def _fast_sends(self, store_host: PackedHost) -> FastSends | None:
         if len(store_host) != HOST_V4 or self._settings.current().is_slave:
             return None
-        fast = FastSends(
+        return FastSends(
             self._settings.current, self.saved_topics, self._store, self.overload, store_host, self.statistics,
-            self.promise,
+            self.ack_mark,
         )  # fmt: skip
-        self.overload.count_waiting(lambda: fast.held_sends)
-        return fast
 
     def _fast_pulls(self) -> FastPulls | None:
         if KERNEL is None:
@@ -308,10 +299,8 @@ class Parts:
             work += [self.metadata_copy.run(), self.master_search.run()]
         else:  # what these write is in the master's log, and so in a slave's
             work += [self.delays.run(), self.check_back.run()]
-        if self.promise.waits_for_slaves:
-            work.append(self.promise.watch())
-        if self.fast_sends is not None:
-            work.append(self.fast_sends.watch())
+        if self.ack_mark.waits_for_replicas:
+            work.append(self.ack_mark.run())
         return work
 
     def handlers(self) -> dict[type[Request], Handler]:
@@ -372,8 +361,8 @@ class Parts:
         """What another master would not hear of any more is not changed."""
 
         def handle(request: Request, peer: Peer) -> Answer:
-            if self.promise.is_closed:
-                self.promise.check()
+            if self.ack_mark.is_refusing:
+                self.ack_mark.check_accepts()
             return handler(request, peer)
 
         return handle
@@ -394,7 +383,7 @@ class Parts:
         )  # fmt: skip
         topics = TopicAdmin(
             config, self._address, self.topics, self.consumers, self.progress, self.resets, store, self.statistics,
-            on_removal=self._tables.writers.forget_topic, nothing_hidden=self.promise.nothing_hidden,
+            on_removal=self._tables.writers.forget_topic, all_visible=self.ack_mark.all_visible,
         )  # fmt: skip
         groups = GroupAdmin(self.groups, self.progress, self.resets, self.locks, self.statistics, self._groups_changed)
         offsets = OffsetAdmin(

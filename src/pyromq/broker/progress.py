@@ -106,5 +106,5 @@ class Progress:
         if queue is None or queue.min_offset != 0 or queue.max_offset == 0:
             return None
         first = queue.entry(0)
-        is_near = first is not None and self._store.marks.readable.value - first.position <= self._near
+        is_near = first is not None and self._store.marks.written.value - first.position <= self._near
         return 0 if is_near else None

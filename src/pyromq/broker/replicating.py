@@ -1,7 +1,7 @@
 """The broker's copies, or the broker as a copy: what its role asks for, run beside everything else.
 
-A master listens for slaves, and what they report moves its promise. A slave takes the log of the master of its name:
-from the address in its settings, or from the one that name servers tell.
+A master listens for slaves, and their reports move its acknowledged mark. A slave takes the log of the master of its
+name: from the address in its settings, or from the one that name servers tell.
 
 A slave compares before it copies. It asks the master who led when, decides by that what of its own log is the master's,
 and has the rest put aside by a restart in place; only then it says where its log ends, and takes over what the master
@@ -85,8 +85,8 @@ class Replicating:
         self._slaves: frozenset[str] = frozenset()
         #: One of them has not had our whole log since it came.
         self._are_behind = False
-        #: Told whenever a slave comes, goes or reports.
-        self.slaves_changed: Callable[[Followers], None] = lambda followers: None
+        #: Called whenever a replica joins, leaves or reports.
+        self.followers_changed: Callable[[Followers], None] = lambda followers: None
         #: Of a slave: where the master's log and the master itself were said to be.
         self._told_at: tuple[str, str | None] | None = None
         #: Where the master answers with whose log ours was compared; None: it knows nothing of epochs.
@@ -135,7 +135,7 @@ class Replicating:
             self._others.slaves_came()
         if self._are_behind:
             self._note_caught_up(followers)
-        self.slaves_changed(followers)
+        self.followers_changed(followers)
 
     def counts(self, member: Member) -> bool:
         """Return whether a member is connected and counts for acknowledgements."""
@@ -176,7 +176,7 @@ class Replicating:
     def described(self, address: str) -> BrokerEpochs:
         """For whoever asks."""
         store = self._store
-        return self._leading.describe(store.log.start, store.marks.readable.value, address, self.address)
+        return self._leading.describe(store.log.start, store.marks.written.value, address, self.address)
 
     # --- running -----------------------------------------------------------------------------------------------------
 
@@ -188,7 +188,6 @@ class Replicating:
                 yield self
         else:
             assert self.primary is not None
-            self._store.copyable.listen(self._log_grew)
             await self._resolve_members()
             # A port that nobody asked for must not keep the broker from starting.
             by_chance = not self._config.replication.listen_port
@@ -203,7 +202,8 @@ class Replicating:
         assert self._admission is not None
         self._admission.members = tuple(members)
 
-    def _log_grew(self, _position: int) -> None:
+    def log_grew(self, position: int) -> None:
+        """Send the bytes of the log up to a position to the replicas."""
         if self.primary is not None:
             self.primary.log_grew()
 

@@ -91,7 +91,7 @@ class RuntimeInfo:
     def _earliest_ms(self) -> int:
         """When the oldest message of the log was stored; -1 when there is none."""
         files = self._store.log.files
-        segment = files.find(files.start) if self._store.marks.readable.value > files.start else None
+        segment = files.find(files.start) if self._store.marks.written.value > files.start else None
         stored_ms = None if segment is None else record.stored_at_ms(segment.buffer, 0, segment.size)
         return -1 if stored_ms is None else stored_ms
 
@@ -156,7 +156,7 @@ class RuntimeInfo:
             "dispatchMaxBuffer": 0,
             "dispatchBehindBytes": marks.undispatched,
             "remainHowManyDataToFlush": bytes_text(marks.appended.value - marks.synced.value),
-            "remainHowManyDataToCommit": bytes_text(marks.appended.value - marks.readable.value),
+            "remainHowManyDataToCommit": bytes_text(marks.appended.value - marks.written.value),
             "remainTransientStoreBufferNumbs": 0,
             "pageCacheLockTimeMills": 0,
             "timerReadBehind": 0,

@@ -55,7 +55,7 @@ class SequenceKeeper:
         self._read_to = 0
         self._ends: deque[int] = deque()
         if reads_copy:
-            store.marks.readable.listen(self._copy_grew)
+            store.marks.written.listen(self._copy_grew)
         self.sequences = sequences
         self._file = file
         self._store = store
@@ -148,7 +148,7 @@ class SequenceKeeper:
     def _next_end(self) -> int:
         while self._ends and self._ends[0] <= self._read_to:
             self._ends.popleft()
-        return self._ends[0] if self._ends else self._store.marks.readable.value
+        return self._ends[0] if self._ends else self._store.marks.written.value
 
     # --- saving ------------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ stops in the middle, because the disk is full, leaves the table where the log is
 
 The answer names all messages of the request in their order. Where a repeat is nobody looks up: its id has the position
 `FFFFFFFFFFFFFFFF`, and the offset is that of the first message that was stored now, or -1. A repeat is acknowledged
-when the broker's promise holds for all that is in the log: the message that it repeats is a part of that. If its batch
+when everything in the log is acknowledged: the message that it repeats is a part of that. If its batch
 ends nowhere in the log, because retention removed it, the repeat is refused.
 
 Every numbered send proves the identity of its writer by a token (see `writer_identities`).
@@ -163,7 +163,7 @@ class NumberedSends:
         if outcome.repeats:
             self.repeats += outcome.repeats
             answer.more = {**answer.more, REPEATED: str(outcome.repeats)}
-        return self._writer.answer_when_all_settled(answer)
+        return self._writer.answer_when_all_acknowledged(answer)
 
     def _require_found(self, repeated: set[tuple[Stream, BatchEnd]]) -> None:
         for stream, end in repeated:

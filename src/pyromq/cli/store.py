@@ -328,7 +328,7 @@ def _recover(config: StoreConfig, truncate_at: int | None, rebuild: bool) -> tup
         future = pool.submit(work)
         while not wait_for([future], 0.1).done:
             marks = store.marks
-            total = marks.readable.value - store.log.start
+            total = marks.written.value - store.log.start
             done = marks.dispatched.value + marks.indexed.value - 2 * store.log.start
             progress(max(done, 0), 2 * max(total, 0))
         return future.result()

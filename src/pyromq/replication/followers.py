@@ -46,7 +46,7 @@ class Follower(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class AckRule:
     """How many copies an acknowledged message has, the primary's own among them."""
 
     #: So many are waited for.

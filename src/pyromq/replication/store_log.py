@@ -41,7 +41,7 @@ class StoreLog:
     def copy_safe(self) -> int:
         """A copy that promises the disk reports what is on it; another, what the end of the process cannot take."""
         marks = self._store.marks
-        return marks.synced.value if self._store.config.flush.sync else marks.readable.value
+        return marks.synced.value if self._store.config.flush.sync else marks.written.value
 
     @property
     def is_empty(self) -> bool:

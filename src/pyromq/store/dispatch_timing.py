@@ -43,29 +43,29 @@ class DispatchTiming:
 
     def watched(self) -> None:
         """Somebody begins to wait for a queue: one of those that are in the log already may be for it."""
-        self._may_be_awaited |= self._marks.dispatched.value < self._marks.readable.value
+        self._may_be_awaited |= self._marks.dispatched.value < self._marks.written.value
 
-    def readable_moved(self) -> None:
+    def written_moved(self) -> None:
         self.later(lingers=self._is_more_to_come)
 
     def synced_moved(self) -> None:
         """Under sync flush, also when a run is closed. A long poll is answered at once, and all others wait for more
         messages: those of one sync are few."""
-        if self._is_more_shown:
+        if self._is_more_visible:
             self.later(lingers=not self._may_be_awaited)
 
-    def shown_moved(self) -> None:
-        if self._is_more_shown:
+    def visible_moved(self) -> None:
+        if self._is_more_visible:
             self.later(lingers=self._is_more_to_come)
 
     @property
-    def _is_more_shown(self) -> bool:
-        return self._marks.shown > min(self._marks.dispatched.value, self._marks.indexed.value)
+    def _is_more_visible(self) -> bool:
+        return self._marks.visible > min(self._marks.dispatched.value, self._marks.indexed.value)
 
     @property
     def _is_more_to_come(self) -> bool:
         """Is part of what was closed together held back, and does nobody wait?"""
-        return not self._may_be_awaited and self._marks.shown < self._marks.readable.value
+        return not self._may_be_awaited and self._marks.visible < self._marks.written.value
 
     def later(self, *, lingers: bool = False) -> None:
         """In the loop's next turn; if it `lingers`, a moment later. What lingers is hurried up, and what is near is not
@@ -96,7 +96,7 @@ class DispatchTiming:
 
     def dispatched(self) -> None:
         """Queues have followed: to the end, or as far as readers may see."""
-        self._may_be_awaited &= self._marks.dispatched.value < self._marks.readable.value
+        self._may_be_awaited &= self._marks.dispatched.value < self._marks.written.value
 
     def _linger_no_longer(self) -> None:
         if self._lingering is not None:

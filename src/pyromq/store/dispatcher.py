@@ -187,7 +187,7 @@ class Dispatcher:
     def index(self, max_bytes: int | None = None) -> bool:
         """Put what is readable into the key index; True when nothing is left. Raises OSError."""
         if self._index is None:
-            self._marks.indexed.advance(max(self._marks.shown, self._marks.indexed.value))
+            self._marks.indexed.advance(max(self._marks.visible, self._marks.indexed.value))
             return True
         return self._follow(self._marks.indexed, self._index_fresh, self._index.index_span, max_bytes)
 
@@ -200,7 +200,7 @@ class Dispatcher:
 
     def _follow(self, mark: Watermark, take_fresh: TakeFresh, take: TakeSpan, max_bytes: int | None) -> bool:
         """Hand the records between a mark and what is shown to `take`, segment by segment, moving the mark along."""
-        goal = self._marks.shown
+        goal = self._marks.visible
         soon = goal if max_bytes is None else min(goal, mark.value + max_bytes)
         while mark.value < soon:
             stretch = self._log.fresh.find(mark.value, goal)

@@ -122,7 +122,7 @@ class Flusher:
                 await self._gather()
             pending = self._pending(MAX_FILES)
             self._wake.clear()  # whatever woke us is in it, also what it brought into the page cache itself
-            if pending.target < self._marks.readable.value:
+            if pending.target < self._marks.written.value:
                 self._wake.set()  # the next portion follows at once
             if pending.segments:
                 try:
@@ -188,7 +188,7 @@ class Flusher:
     def _pending(self, max_segments: int | None = None) -> _Pending:
         """Return the unsynced part of the log, at most `max_segments` of its oldest segments."""
         self._commit()
-        target, synced = self._marks.readable.value, self._marks.synced.value
+        target, synced = self._marks.written.value, self._marks.synced.value
         touched: list[Segment] = []
         for segment in reversed(self._log.files.segments):
             if segment.end <= synced or synced == target:

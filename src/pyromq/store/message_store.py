@@ -131,7 +131,7 @@ class MessageStore(StoreReader):
         self.disk: Disk = disk or OsDisk(self.paths.staging, {self.paths.commit_log: self.paths.log_staging})
         self.clock: Clock = clock or SystemClock()
         self.telemetry = telemetry or Telemetry()
-        self.marks = Watermarks(shows_synced_only=config.flush.sync)
+        self.marks = Watermarks(visible_is_synced=config.flush.sync)
         self.report = RecoveryReport()
         self._threads = None if runner is not None else ThreadPoolExecutor(2, "pyromq-store")
         background: Runner = runner if runner is not None else _ThreadRunner(self._threads)
@@ -181,7 +181,7 @@ class MessageStore(StoreReader):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timing = DispatchTiming(self.marks, self._dispatch_now, lambda: self._open_run.linger_s)
         #: Readers may see more than when it was cleared last.
-        self._more_is_shown = asyncio.Event()
+        self._more_is_visible = asyncio.Event()
         self._follow_marks()
         self._append_seconds = self.telemetry.histogram("store.append_seconds")
         self._append_unfaulted_seconds = self.telemetry.histogram("store.append_without_page_fault_seconds")
@@ -189,7 +189,7 @@ class MessageStore(StoreReader):
         self._describe_figures()
 
     def _follow_marks(self) -> None:
-        self.marks.shown_moved = self._shown_moved
+        self.marks.visible_moved = self._shown_moved
         if self.config.flush.sync:
             self.marks.synced.listen(self._synced_moved)
         self.arrivals.watched = self._timing.watched
@@ -200,7 +200,7 @@ class MessageStore(StoreReader):
         gauge("store.log_end", lambda: marks.appended.value)
         gauge("store.unsynced_bytes", lambda: marks.appended.value - marks.synced.value)
         gauge("store.undispatched_bytes", lambda: marks.undispatched)
-        gauge("store.unindexed_bytes", lambda: marks.readable.value - marks.indexed.value)
+        gauge("store.unindexed_bytes", lambda: marks.written.value - marks.indexed.value)
         gauge("store.recover_point_bytes", lambda: marks.appended.value - self.points.current.queues_to)
         flushes = self.telemetry.histogram("store.flush_seconds")
         gauge("store.flush_last_seconds", lambda: flushes.last)
@@ -217,7 +217,7 @@ class MessageStore(StoreReader):
 
         `truncate_at` gives up everything from a position on; `rebuild` throws queues and index away and makes them
         anew from the log. Neither happens unless asked for. `hold_back`: what readers were not shown before is not
-        shown until somebody says which mark they follow (`marks.show_only`, `marks.show_all`).
+        shown until the broker says which mark they follow (`marks.limit_visible`, `marks.lift_visible_limit`).
         """
         if self._is_closed:
             raise StoreClosed("a store is opened once: make a new MessageStore for the same directory")
@@ -303,7 +303,7 @@ class MessageStore(StoreReader):
         """Queues and index can be built again: whatever is wrong with them, the log itself must be synced."""
         try:
             self.dispatcher.dispatch()
-            if self.marks.readable.value - self.marks.indexed.value <= MAX_INDEXED_AT_STOP:
+            if self.marks.written.value - self.marks.indexed.value <= MAX_INDEXED_AT_STOP:
                 self.dispatcher.index()
         except CorruptLog as damage:
             log.error("the key index is not complete: %s", damage)
@@ -438,7 +438,7 @@ class MessageStore(StoreReader):
     def copyable(self) -> Watermark:
         """Everything below is in the log's files, for those who copy them. What a run wrote is there at the end of the
         loop's turn, a moment before readers are shown it."""
-        return self.marks.appended if self._transient is None else self.marks.readable
+        return self.marks.appended if self._transient is None else self.marks.written
 
     def log_bytes(self, position: int, most: int) -> memoryview:
         """What the log has from a position on, in one segment. Nothing when it ends there. Raises OffsetNotFound."""
@@ -537,19 +537,19 @@ class MessageStore(StoreReader):
 
     def _show(self, position: int) -> None:
         """The log can be read up to a position, and the queues follow; under sync flush, up to the synced mark."""
-        self.marks.readable.advance(position)
+        self.marks.written.advance(position)
         if self.config.flush.sync:
             self._timing.synced_moved()
         else:
-            self._timing.readable_moved()
+            self._timing.written_moved()
 
     def _shown_moved(self) -> None:
-        self._timing.shown_moved()
-        self._more_is_shown.set()
+        self._timing.visible_moved()
+        self._more_is_visible.set()
 
     def _synced_moved(self, _: int) -> None:
         self._timing.synced_moved()
-        self._more_is_shown.set()
+        self._more_is_visible.set()
 
     def commit_gathered(self) -> None:
         """Take over what a run wrote; with the transient pool, bring what was gathered into the page cache too."""
@@ -560,7 +560,7 @@ class MessageStore(StoreReader):
             committed = self._transient.commit(self.log.end)
         except OSError as error:
             raise self.fence(error) from error
-        if committed > self.marks.readable.value:
+        if committed > self.marks.written.value:
             self._timing.came(may_be_awaited=True)  # it has been gathered for long enough
             self._show(committed)
 
@@ -707,11 +707,11 @@ class MessageStore(StoreReader):
             size = min(INDEX_SLICE_BYTES, segment.size - at)
             await asyncio.get_running_loop().run_in_executor(executor, segment.file.warm, at, at + size)
             before = mark.value
-            self._more_is_shown.clear()
+            self._more_is_visible.clear()
             try:
                 self.dispatcher.index(size)
                 if mark.value == before:  # readers are held back until copies are heard of
-                    await self._more_is_shown.wait()
+                    await self._more_is_visible.wait()
             except CorruptLog as damage:
                 goal = min(segment.end, self._found_below)
                 log.error("keys of the messages from %d to %d are not indexed: %s", mark.value, goal, damage)
@@ -769,7 +769,7 @@ class MessageStore(StoreReader):
             self._check_unfenced()
             self._sync_if_visibility_waits()
             self.dispatch()
-            if self.marks.dispatched.value < self.marks.readable.value:  # an entry to come would be the new topic's
+            if self.marks.dispatched.value < self.marks.written.value:  # an entry to come would be the new topic's
                 raise NotNow(f"the topic {topic} is not removed: messages before it are not acknowledged; try again")
             if not agreed():
                 return False

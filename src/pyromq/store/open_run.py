@@ -146,7 +146,7 @@ class OpenRun:
         if run.synced_to > self._marks.synced.value:
             self._log.take_settled(run)
             self._marks.appended.advance(self._log.end)
-            self._marks.readable.advance(run.synced_to)
+            self._marks.written.advance(run.synced_to)
             self._flusher.synced_here(run.synced_to, run.sync_count, run.sync_seconds)
 
     def _close_due(self, close: Callable[[], None]) -> None:

@@ -109,7 +109,7 @@ class StoreReader:
             self.log,
             queue,
             offset,
-            readable=self.marks.readable.value,
+            readable=self.marks.written.value,
             checked_below=self._found_below,
             max_messages=max_messages,
             max_bytes=max_bytes,
@@ -148,14 +148,14 @@ class StoreReader:
     def warm_stretch(self, position: int) -> tuple[int, int] | None:
         """A part of the log around a position that needs neither waiting nor checking; None: take a closer look."""
         if position >= self.hot_from():
-            return self.hot_from(), self.marks.readable.value
+            return self.hot_from(), self.marks.written.value
         if position < self._found_below:
             return None
         return self.warmth.stretch(position)
 
     def hot_from(self) -> int:
         """What came in since the start, not long ago, is in memory; what was found on disk may not be."""
-        return max(self.marks.readable.value - HOT_BYTES, self._found_below)
+        return max(self.marks.written.value - HOT_BYTES, self._found_below)
 
     def _cold_spans(
         self,
@@ -220,7 +220,7 @@ class StoreReader:
         """The record that begins at a position. Raises OffsetNotFound when no message does."""
         self._check_open()
         try:
-            data = self.log.record_at(position, self.marks.readable.value)
+            data = self.log.record_at(position, self.marks.written.value)
         except CorruptLog as error:
             raise OffsetNotFound(f"no message begins at position {position}: {error.what}") from None
         if not self._is_message(data, position):
@@ -282,7 +282,7 @@ class StoreReader:
 
     def _has_key(self, position: int, topic: bytes, key: bytes, begin_ms: int, end_ms: int) -> bool:
         segment = self.log.files.find(position)
-        if segment is None or position >= self.marks.readable.value:
+        if segment is None or position >= self.marks.written.value:
             return False
         data = segment.buffer
         spans = record.spans_of(data, position - segment.base, segment.size)

@@ -133,7 +133,7 @@ class Start:
                     segment.file.sync()
         last_timestamp_ms = found.last_timestamp_ms or (point.timestamp_ms if point else 0)
         self.log.start_writing_at(found.end, last_timestamp_ms)
-        for mark in (self.marks.appended, self.marks.synced, self.marks.readable):
+        for mark in (self.marks.appended, self.marks.synced, self.marks.written):
             mark.reset(found.end)
 
     # --- queues and index --------------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ class Start:
         for queue in self.queues:
             queue.hide(position)
         self.marks.dispatched.reset(position)
-        self.marks.show_only(Watermark("held back", position))
+        self.marks.limit_visible(Watermark("held back", position))
 
     def _recover_queues(self, point: RecoverPoint | None, report: RecoveryReport, *, rebuild: bool) -> bool:
         """False when queues had to be mended: they are not the log's records one by one, and stay as they are."""

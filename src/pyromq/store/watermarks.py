@@ -1,15 +1,17 @@
-"""Positions of the log that only grow, and whoever waits for them.
+"""Watermarks of the log: positions that only grow, and the coroutines that wait for them.
 
-    synced ≤ appended      everything below `synced` is on the disk
-    readable ≤ appended    everything below `readable` may be shown to readers
-    dispatched ≤ readable  everything below `dispatched` is in its consume queue
-    indexed ≤ readable     everything below `indexed` is in the key index
+    appended                  the end of the log
+    synced     <= appended    everything below it is on this disk
+    written    <= appended    everything below it is in the log's files: behind `appended` only with the transient pool
+    visible    <= written     everything below it may be read by consumers
+    dispatched <= visible     everything below it is in its consume queue
+    indexed    <= visible     everything below it is in the key index
 
-Another mark may hold readers back (`show_only`): replicas copy everything that is in the log's files, and consumers see
-what is acknowledged. Under sync flush they see no more than `synced`: a power cut takes unsynced messages, their queue
-offsets are given to others, and a group that had read the lost ones would never see those.
+`visible` follows `written`. Under sync flush it also stays at or below `synced`: a power cut removes unsynced messages,
+their queue offsets are assigned again, and a group that had read the lost messages would skip the new ones. A broker
+that waits for replicas limits it further (`limit_visible`), to the messages that are acknowledged.
 
-After an append nobody passes objects around: a component moves its mark, another waits for it.
+After an append components share no objects: one advances its mark, another waits for it or listens to it.
 Not thread-safe: marks move on the thread that owns the store.
 """
 
@@ -19,10 +21,11 @@ import asyncio
 import heapq
 from collections.abc import Callable
 from itertools import count
+from typing import NamedTuple
 
 
 class Watermark:
-    """One such position."""
+    """One position that only grows."""
 
     __slots__ = ("_cancelled", "_error", "_listeners", "_order", "_waiters", "name", "value")
 
@@ -36,7 +39,7 @@ class Watermark:
         self._cancelled = 0
 
     def advance(self, position: int) -> None:
-        """Move forward, and wake those whose position is reached: one call for all of them."""
+        """Move forward, call the listeners, and resume the coroutines whose position is reached."""
         assert position >= self.value, f"{self.name} would go back from {self.value} to {position}"
         if position == self.value:
             return
@@ -49,7 +52,7 @@ class Watermark:
                 future.set_result(None)
 
     def fail(self, error: Callable[[], BaseException]) -> None:
-        """Tell everyone who waits, now and later, that the mark will not move again: each by an error of its own."""
+        """Raise `error()` in every coroutine that waits, now and later: the mark will not move again."""
         self._error = error
         waiters, self._waiters = self._waiters, []
         for _, _, future in waiters:
@@ -66,12 +69,12 @@ class Watermark:
             raise self._error()
 
     def reset(self, position: int) -> None:
-        """Recovery decides where a mark begins."""
+        """Set the first value: recovery decides it."""
         assert not self._waiters
         self.value = position
 
     def listen(self, listener: Callable[[int], None]) -> None:
-        """Be told of every move. The listener must return quickly."""
+        """Call `listener` with every new value. It must return quickly."""
         self._listeners.append(listener)
 
     async def wait(self, position: int) -> None:
@@ -89,7 +92,7 @@ class Watermark:
             raise
 
     def _forget_cancelled(self) -> None:
-        """Waiters that gave up are dropped once they are the most: a mark that rests must not gather them."""
+        """Drop cancelled waiters once they are the majority: a mark that rests must not accumulate them."""
         self._cancelled += 1
         if self._cancelled * 2 > len(self._waiters):
             self._waiters = [waiter for waiter in self._waiters if not waiter[2].done()]
@@ -97,60 +100,76 @@ class Watermark:
             self._cancelled = 0
 
 
+class Positions(NamedTuple):
+    """The watermarks at one moment, and where the log starts and ends."""
+
+    #: The oldest position that is still in the log.
+    log_start: int
+    #: Where the next record goes. An open append batch may have moved `appended` beyond it.
+    log_end: int
+    appended: int
+    synced: int
+    written: int
+    visible: int
+    dispatched: int
+    indexed: int
+
+
 class Watermarks:
     """The marks of one store."""
 
     __slots__ = (
-        "_followed", "_shown", "_shows_synced_only", "appended", "dispatched", "indexed", "readable", "shown_moved",
-        "synced",
+        "_limit", "_limits", "_visible_is_synced", "appended", "dispatched", "indexed", "synced", "visible_moved",
+        "written",
     )  # fmt: skip
 
-    def __init__(self, *, shows_synced_only: bool = False) -> None:
-        """`shows_synced_only`: acknowledged is what is synced, so that readers see no more than that."""
+    def __init__(self, *, visible_is_synced: bool = False) -> None:
+        """`visible_is_synced`: only synced messages are acknowledged, so consumers read no others."""
         self.appended = Watermark("appended")
         self.synced = Watermark("synced")
-        self.readable = Watermark("readable")
+        self.written = Watermark("written")
         self.dispatched = Watermark("dispatched")
         self.indexed = Watermark("indexed")
-        self._shown = self.readable
-        self._shows_synced_only = shows_synced_only
-        #: The marks that queues have followed beside their own.
-        self._followed: list[Watermark] = []
-        #: Called when there may be more to show.
-        self.shown_moved: Callable[[], None] = lambda: None
+        #: The mark that `visible` must not pass; `written` if there is no limit.
+        self._limit = self.written
+        #: The limits that are listened to already.
+        self._limits: list[Watermark] = []
+        self._visible_is_synced = visible_is_synced
+        #: Called when `visible` may have moved.
+        self.visible_moved: Callable[[], None] = lambda: None
 
     @property
-    def shown(self) -> int:
-        """Queues and index go no further."""
-        shown = min(self._shown.value, self.readable.value)
-        return min(shown, self.synced.value) if self._shows_synced_only else shown
+    def visible(self) -> int:
+        """Everything below may be read by consumers: queues and index go no further."""
+        visible = min(self._limit.value, self.written.value)
+        return min(visible, self.synced.value) if self._visible_is_synced else visible
 
     @property
     def undispatched(self) -> int:
-        """Bytes that may be shown and are not in their queues yet."""
-        return max(self.shown - self.dispatched.value, 0)
+        """Visible bytes that are not in their queues yet."""
+        return max(self.visible - self.dispatched.value, 0)
 
-    def show_only(self, mark: Watermark) -> None:
-        """From now on queues follow this mark, as far as the log is readable. What they have they keep."""
-        self._shown = mark
-        if mark not in self._followed:
-            self._followed.append(mark)
-            mark.listen(lambda _: self.shown_moved())
+    def limit_visible(self, mark: Watermark) -> None:
+        """Keep `visible` at or below this mark from now on. Queue entries beyond it stay."""
+        self._limit = mark
+        if mark not in self._limits:
+            self._limits.append(mark)
+            mark.listen(lambda _: self.visible_moved())
 
-    def show_all(self) -> None:
-        """Nobody holds readers back (any longer)."""
-        if self._shown is not self.readable:
-            self._shown = self.readable
-            self.shown_moved()
+    def lift_visible_limit(self) -> None:
+        """Let `visible` follow `written` again."""
+        if self._limit is not self.written:
+            self._limit = self.written
+            self.visible_moved()
 
     def check(self) -> None:
-        """The order that always holds."""
+        """Assert the order that always holds."""
         assert self.synced.value <= self.appended.value
-        assert self.dispatched.value <= self.readable.value <= self.appended.value
-        assert self.indexed.value <= self.readable.value
+        assert self.dispatched.value <= self.written.value <= self.appended.value
+        assert self.indexed.value <= self.written.value
 
     def all(self) -> tuple[Watermark, ...]:
-        return (self.appended, self.synced, self.readable, self.dispatched, self.indexed)
+        return (self.appended, self.synced, self.written, self.dispatched, self.indexed)
 
     def fail(self, error: Callable[[], BaseException]) -> None:
         for mark in self.all():

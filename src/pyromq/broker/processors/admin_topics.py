@@ -62,9 +62,9 @@ class TopicAdmin:
         store: MessageStore,
         statistics: Statistics,
         on_removal: Callable[[str], None] = lambda topic: None,
-        nothing_hidden: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+        all_visible: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> None:
-        """`on_removal` is told of a topic in the very turn in which it goes; `nothing_hidden` is entered first."""
+        """`on_removal` is told of a topic in the very turn in which it goes; `all_visible` is entered first."""
         self._config = config
         self._address = address
         self._topics = topics
@@ -74,7 +74,7 @@ class TopicAdmin:
         self._store = store
         self._statistics = statistics
         self._on_removal = on_removal
-        self._nothing_hidden = nothing_hidden
+        self._nothing_hidden = all_visible
 
     def handlers(self) -> Mapping[type[Request], Handler]:
         return {

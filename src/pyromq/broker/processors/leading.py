@@ -14,12 +14,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from dataclasses import replace
 from typing import Any
 
+from pyromq.broker.ack_mark import AckMark
 from pyromq.broker.fencing import BEGIN_SECONDS, PROMOTE_SECONDS, Fencing, deadline
 from pyromq.broker.leadership import Member
 from pyromq.broker.leading import MAX_JUMP, Leading, epochs_of
 from pyromq.broker.metadata_copy import MetadataCopy, TakenProgress, forget_own_progress
 from pyromq.broker.others import Answered, Others
-from pyromq.broker.promise import BrokerPromise
 from pyromq.broker.promotion_check import Candidate, has_answered, why_not_to_promote
 from pyromq.broker.replicating import Replicating
 from pyromq.broker.role_change import Ask, Change
@@ -78,15 +78,13 @@ class LeadingProcessor:
         metadata: MetadataCopy,
         taken: TakenProgress,
         offsets: ConsumerOffsets,
-        promise: BrokerPromise,
+        ack_mark: AckMark,
         store: MessageStore,
         client: Client,
         clock: Clock,
         change: Ask,
         *,
         address: str,
-        waiting_sends: Callable[[], int],
-        fail_sends: Callable[[PyroMQError], None],
         delays_confirmed: Callable[[], Awaitable[None]],
     ) -> None:
         self._leading = leading
@@ -96,14 +94,12 @@ class LeadingProcessor:
         self._metadata = metadata
         self._taken = taken
         self._offsets = offsets
-        self._promise = promise
+        self._ack_mark = ack_mark
         self._store = store
         self._client = client
         self._clock = clock
         self._change = change
         self._address = address
-        self._waiting_sends = waiting_sends
-        self._fail_sends = fail_sends
         self._delays_confirmed = delays_confirmed
         self._lock = asyncio.Lock()
         #: Why nothing is accepted here because of another broker; None: it is.
@@ -260,7 +256,7 @@ class LeadingProcessor:
         """For as long as the broker runs. A master looks for others who lead."""
         try:
             if not self._leading.config.is_slave:
-                await self._fencing.watch(self._stand_down, self._promise.looked, self._close)
+                await self._fencing.watch(self._stand_down, self._ack_mark.leadership_confirmed, self._close)
             elif self._leading.waits:
                 why = await self._fencing.wait_to_lead()
                 self._change(Change(why=why))
@@ -307,10 +303,10 @@ class LeadingProcessor:
         if why != self._closed and not self._lock.locked():
             self._closed = why
             if why is None:
-                self._promise.open_again()
+                self._ack_mark.accept()
             else:
                 log.error("%s", why)
-                self._promise.close(why)
+                self._ack_mark.refuse(why)
 
     async def _whole(self, work: Coroutine[Any, Any, Response]) -> Response:
         """One after the other, and to the end: whoever asked may have gone, and half of it must not be left."""
@@ -334,9 +330,9 @@ class LeadingProcessor:
     async def _stand_down(self, other: Answered) -> None:
         """At once: another one leads, and whatever we take from now on would be lost."""
         why = f"{other.address} leads with epoch {other.told.newest}: messages go there"
-        self._promise.close(why)
+        self._ack_mark.refuse(why)
         self._store.close_run()
-        self._fail_sends(NotNow(why))
+        self._ack_mark.fail_replication(NotNow(why))
         await self._forget_progress()
         await self._fencing.note_standing_down(other)
         self._change(Change(why=why))
@@ -367,7 +363,7 @@ class LeadingProcessor:
     async def _hand_over(self, to: str, role: str, until: float) -> BrokerEpochs:
         """When this returns, the other one leads. Raises NotNow, CallFailed: then we do."""
         await self._until_it_has(to, NEARLY_BYTES, until)
-        self._promise.close(f"this broker hands over to {to}: messages go there in a moment")
+        self._ack_mark.refuse(f"this broker hands over to {to}: messages go there in a moment")
         try:
             self._store.close_run()
             told = await self._until_it_has(to, 0, until)
@@ -376,7 +372,7 @@ class LeadingProcessor:
             told = await self._until_it_has(to, 0, until)  # once more: its clock must be of now
             await self._have_promoted(to, role, told)
         except BaseException:
-            self._promise.open_again()
+            self._ack_mark.accept()
             raise
         return told
 
@@ -415,7 +411,7 @@ class LeadingProcessor:
 
     async def _until_answered(self, until: float) -> None:
         """Whoever waits for slaves is answered by us: the slave has it all."""
-        while self._waiting_sends() and self._clock.monotonic() < until:  # noqa: ASYNC110  many wait, in two ways
+        while self._ack_mark.waiting_sends and self._clock.monotonic() < until:  # noqa: ASYNC110  many wait, in two ways
             await asyncio.sleep(ASK_AGAIN_SECONDS)
 
     async def _have_promoted(self, to: str, role: str, told: BrokerEpochs) -> None:

@@ -129,6 +129,6 @@ class ReplyProcessor:
 
     async def _settled(self, stored: AppendedAt) -> None:
         try:
-            await self._writer.settled(stored)
+            await self._writer.acknowledged(stored)
         except PyroMQError as problem:
             log.warning("a reply may not have been stored: %s", problem)

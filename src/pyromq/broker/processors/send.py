@@ -1,7 +1,7 @@
 """Sending: one message, or a batch of one queue.
 
-Checks come first and store nothing; then the message is appended, and the answer leaves when the broker's promise
-holds.
+Checks come first and store nothing; then the message is appended, and the answer leaves when it is
+acknowledged.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class SendProcessor:
         receipts = self._writer.append(drafts)
         self._statistics.sent(sending.topic.name, len(drafts), len(sending.request.body))
         answer = self.receipt(sending, receipts)
-        return self._writer.answer_when_settled(receipts[-1], answer)
+        return self._writer.answer_when_acknowledged(receipts[-1], answer)
 
     def _send_numbered(
         self, sending: Sending, drafts: list[Draft], numbers: list[Numbered]

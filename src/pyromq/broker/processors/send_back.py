@@ -1,7 +1,7 @@
 """Sending back: a consumer could not handle a message, and its group gets it again later, or never.
 
 The message is stored once more, for the retry topic of the group, with a delay that grows from attempt to attempt; when
-the group's limit is reached, for its dead letters instead. The answer leaves when the broker's promise holds for it.
+the group's limit is reached, for its dead letters instead. The answer leaves when it is acknowledged.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class SendBackProcessor:
         (receipt,) = self._writer.append([self._delay(again)])
         self._statistics.sent_back(group.name, draft.topic.decode(), 1)
         try:
-            await self._writer.settled(receipt)
+            await self._writer.acknowledged(receipt)
         except SlavesLate as late:  # a consumer that hears of a failure stores it once more
             return Response(reason=str(late))
         return Response()

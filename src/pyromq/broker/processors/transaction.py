@@ -54,7 +54,7 @@ class TransactionProcessor:
         writer = self._journal.writer
         (receipt,) = writer.append([forms.half_of(draft, sending.request.producer_group)])
         # The offset and the id are those of the half: the producer ends the transaction by them.
-        return writer.answer_when_settled(receipt, receipt_for(sending, [receipt], config))
+        return writer.answer_when_acknowledged(receipt, receipt_for(sending, [receipt], config))
 
     # --- end ---------------------------------------------------------------------------------------------------------
 
@@ -91,16 +91,16 @@ class TransactionProcessor:
         current = journal.ledger.begin(half.offset, half.key)
         if current is None:
             log.warning("the transaction %s has ended before: it is not ended again", _name(request))
-            return journal.writer.answer_when_all_settled(Response(reason="the transaction has ended before"))
+            return journal.writer.answer_when_all_acknowledged(Response(reason="the transaction has ended before"))
         if request.decision == FLAG_ROLLED_BACK:
             journal.record_end(current, half.key)
-            return journal.writer.answer_when_all_settled(Response())
+            return journal.writer.answer_when_all_acknowledged(Response())
         try:
             receipt = journal.commit(current, half.key, self._divert(forms.committed(view, journal.store_host)))
         except BaseException:
             journal.ledger.release(current)
             raise
-        return journal.writer.answer_when_settled(receipt, Response())
+        return journal.writer.answer_when_acknowledged(receipt, Response())
 
     @staticmethod
     def _half_of(request: EndTransaction, view: memoryview) -> Half:

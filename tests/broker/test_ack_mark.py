@@ -36,7 +36,7 @@ class Scene:
 
     def _lives_with(self, parts: Parts) -> None:
         self.parts, self.followers = parts, Followers()
-        self.promise, self.writer, self.store = parts.promise, parts.writer, parts.store
+        self.ack_mark, self.writer, self.store = parts.ack_mark, parts.writer, parts.store
 
     def starts_again(self, **settings: Any) -> None:
         self._lives_with(self.parts.restarted(**settings))
@@ -68,39 +68,39 @@ class Scene:
 
     def _know(self, followers: Followers) -> None:
         self.followers = followers
-        self.promise.slaves_changed(followers)
+        self.ack_mark.followers_changed(followers)
 
 
 def test_an_async_master_promises_what_it_has_itself() -> None:
     scene = Scene("ASYNC_MASTER")
-    assert scene.promise.mark is scene.store.marks.appended
-    assert not scene.writer.waits
-    asyncio.run(scene.writer.settled(scene.append()))
+    assert scene.ack_mark.acknowledged is scene.store.marks.appended
+    assert not scene.ack_mark.waits
+    asyncio.run(scene.writer.acknowledged(scene.append()))
 
 
 def test_sync_flush_promises_the_disk() -> None:
     scene = Scene("ASYNC_MASTER", sync_flush=True)
-    assert scene.promise.mark is scene.store.marks.synced
-    assert scene.writer.waits
+    assert scene.ack_mark.acknowledged is scene.store.marks.synced
+    assert scene.ack_mark.waits
 
 
 def test_a_slave_that_restarts_is_waited_for_and_one_that_stays_away_is_not() -> None:
     scene = Scene()
-    assert scene.promise.is_within_reach, "the master has just started, and slaves are about to come"
+    assert scene.ack_mark.expects_replicas, "the master has just started, and slaves are about to come"
     scene.clock.advance(0.05)
-    assert not scene.promise.is_within_reach
+    assert not scene.ack_mark.expects_replicas
     scene.joins("s")
     scene.clock.advance(9.0)
     scene.leaves("s")
-    assert scene.promise.is_within_reach
-    assert scene.promise.late_code() == NOBODY, "whoever waited for it in vain is told that nobody is there"
+    assert scene.ack_mark.expects_replicas
+    assert scene.ack_mark.late_code() == NOBODY, "whoever waited for it in vain is told that nobody is there"
     scene.clock.advance(0.049)
     scene.joins("again")
     scene.leaves("again")
     scene.clock.advance(0.049)
-    assert scene.promise.is_within_reach
+    assert scene.ack_mark.expects_replicas
     scene.clock.advance(0.001)
-    assert not scene.promise.is_within_reach
+    assert not scene.ack_mark.expects_replicas
 
 
 def test_a_sync_master_promises_what_a_slave_reported() -> None:
@@ -108,13 +108,13 @@ def test_a_sync_master_promises_what_a_slave_reported() -> None:
         scene = Scene()
         scene.joins("s")
         one, other = scene.append(), scene.append()
-        waiting = asyncio.ensure_future(scene.writer.settled(one))
+        waiting = asyncio.ensure_future(scene.writer.acknowledged(one))
         await asyncio.sleep(0)
         assert not waiting.done()
-        assert scene.writer.waiting == 1
+        assert scene.ack_mark.waiting_sends == 1
         scene.reports("s", one.end)
         await waiting
-        assert scene.promise.mark.value == one.end < other.end
+        assert scene.ack_mark.acknowledged.value == one.end < other.end
 
     asyncio.run(story())
 
@@ -125,9 +125,9 @@ def test_with_sync_flush_both_disks_have_it() -> None:
     receipt = scene.append()
     synced = scene.store.marks.synced.value
     scene.reports("s", receipt.end)
-    assert scene.promise.mark.value == synced < receipt.end
+    assert scene.ack_mark.acknowledged.value == synced < receipt.end
     scene.store.flush()
-    assert scene.promise.mark.value == receipt.end
+    assert scene.ack_mark.acknowledged.value == receipt.end
 
 
 def test_three_copies_wait_for_the_second_slave() -> None:
@@ -136,15 +136,15 @@ def test_three_copies_wait_for_the_second_slave() -> None:
     scene.joins("t")
     receipt = scene.append()
     scene.reports("s", receipt.end)
-    assert scene.promise.mark.value == 0
+    assert scene.ack_mark.acknowledged.value == 0
     scene.reports("t", receipt.end)
-    assert scene.promise.mark.value == receipt.end
+    assert scene.ack_mark.acknowledged.value == receipt.end
 
 
 def test_a_slave_that_is_slow_and_one_that_is_not_there_are_two_things() -> None:
     async def settled(scene: Scene) -> int:
         with pytest.raises(SlavesLate, match="stored here") as late:
-            await scene.writer.settled(scene.append())
+            await scene.writer.acknowledged(scene.append())
         return late.value.code
 
     async def story() -> None:
@@ -162,7 +162,7 @@ def test_who_waited_too_long_gets_the_receipt_with_another_code() -> None:
     async def story() -> None:
         scene = Scene()
         receipt = SendReceipt(message_id="ABC", queue_id=3, queue_offset=7)
-        answer = scene.writer.answer_when_settled(scene.append(), receipt)
+        answer = scene.writer.answer_when_acknowledged(scene.append(), receipt)
         assert not isinstance(answer, SendReceipt)
         told = await answer  # type: ignore[misc]
         assert (told.code, told.message_id, told.queue_id, told.queue_offset) == (NOBODY, "ABC", 3, 7)
@@ -174,11 +174,11 @@ def test_where_nothing_is_accepted_without_a_slave_who_waits_for_one_that_left_h
     scene = Scene(min_in_sync=2)
     scene.joins("s")
     scene.append()
-    assert (scene.promise.is_within_reach, scene.promise.late_code()) == (True, LATE)
+    assert (scene.ack_mark.expects_replicas, scene.ack_mark.late_code()) == (True, LATE)
     scene.leaves("s")
-    assert (scene.promise.is_within_reach, scene.promise.late_code()) == (True, NOBODY)
+    assert (scene.ack_mark.expects_replicas, scene.ack_mark.late_code()) == (True, NOBODY)
     scene.clock.advance(0.05)
-    assert not scene.promise.is_within_reach
+    assert not scene.ack_mark.expects_replicas
 
 
 def test_too_few_in_sync_and_nothing_is_stored() -> None:
@@ -194,19 +194,19 @@ def test_too_few_in_sync_and_nothing_is_stored() -> None:
 def test_a_slave_that_fell_silent_is_not_in_sync() -> None:
     scene = Scene(min_in_sync=2, peer_timeout_ms=6000)
     scene.joins("s")
-    assert scene.promise.is_open
+    assert scene.ack_mark.accepts
     scene.clock.advance(6001)
-    assert not scene.promise.is_open
+    assert not scene.ack_mark.accepts
 
 
 def test_one_that_adapts_goes_on_alone_when_its_slave_is_gone() -> None:
     scene = Scene(adapts=True)
     scene.joins("s")
     first = scene.append()
-    assert scene.promise.replicated() < first.end
+    assert scene.ack_mark.replicated() < first.end
     scene.leaves("s")
-    assert scene.promise.replicated() == first.end
-    asyncio.run(scene.writer.settled(first))
+    assert scene.ack_mark.replicated() == first.end
+    asyncio.run(scene.writer.acknowledged(first))
 
 
 def test_one_that_adapts_promises_what_comes_while_its_slave_is_gone() -> None:
@@ -214,8 +214,8 @@ def test_one_that_adapts_promises_what_comes_while_its_slave_is_gone() -> None:
     scene.joins("s")
     scene.leaves("s")
     receipt = scene.append()
-    assert scene.promise.mark.value == receipt.end
-    asyncio.run(scene.writer.settled(receipt))
+    assert scene.ack_mark.acknowledged.value == receipt.end
+    asyncio.run(scene.writer.acknowledged(receipt))
 
 
 def visible(scene: Scene) -> int:
@@ -284,7 +284,7 @@ def test_consumers_of_a_sync_master_see_what_its_slave_has() -> None:
     scene.reports("s", one.end)
     assert visible(scene) == 1
     scene.clock.advance(9.0)
-    scene.promise.look()
+    scene.ack_mark.check_in_sync()
     assert visible(scene) == 1, "the slave is there, and slow"
     scene.reports("s", other.end)
     assert visible(scene) == 2
@@ -298,11 +298,11 @@ def test_a_sync_master_that_is_alone_shows_everything_after_a_while() -> None:
     scene.leaves("s")
     assert visible(scene) == 0
     scene.clock.advance(0.049)
-    scene.promise.look()
+    scene.ack_mark.check_in_sync()
     assert visible(scene) == 0
     scene.clock.advance(0.001)
-    scene.promise.look()
-    assert not scene.promise.is_within_reach
+    scene.ack_mark.check_in_sync()
+    assert not scene.ack_mark.expects_replicas
     assert visible(scene) == 1
     scene.append()
     assert visible(scene) == 2
@@ -322,7 +322,7 @@ def test_a_slave_that_comes_and_goes_holds_nobody_back() -> None:
     for life in range(10):
         scene.joins(f"s{life}")
         scene.clock.advance(0.02)
-        scene.promise.look()
+        scene.ack_mark.check_in_sync()
         scene.leaves(f"s{life}")
     assert visible(scene) == 1
 
@@ -334,16 +334,16 @@ def test_a_slave_that_says_nothing_holds_readers_back_no_longer_than_it_is_in_sy
     scene.append()
     for _ in range(2):
         scene.clock.advance(5.0)
-        scene.promise.look()
+        scene.ack_mark.check_in_sync()
     scene.clock.advance(0.05)
-    scene.promise.look()
+    scene.ack_mark.check_in_sync()
     assert visible(scene) == 1
 
 
 def test_a_slave_that_has_far_to_go_holds_nobody_back() -> None:
     scene = Scene(max_gap_bytes=100, visibility="replicated")
     scene.clock.advance(1.0)
-    scene.promise.look()
+    scene.ack_mark.check_in_sync()
     scene.append()
     scene.joins("s")
     scene.append()
@@ -361,7 +361,7 @@ def test_a_sync_master_that_starts_again_holds_back_what_no_slave_had_for_a_whil
     scene.is_killed()
     assert visible(scene) == 1
     scene.clock.advance(0.05)
-    scene.promise.look()
+    scene.ack_mark.check_in_sync()
     assert visible(scene) == 2
 
 
@@ -389,7 +389,7 @@ def test_how_much_readers_see_may_be_said() -> None:
     scene = Scene()
     scene.append()
     scene.clock.advance(9.0)
-    scene.promise.look()
+    scene.ack_mark.check_in_sync()
     assert visible(scene) == 0
     scene = Scene(adapts=True, visibility="acknowledged")
     scene.append()
@@ -404,18 +404,18 @@ def test_removing_a_topic_shows_no_message_that_a_slave_lacks() -> None:
         scene.joins("s")
         receipt = scene.append()
         with pytest.raises(NotNow, match="nothing is removed"):
-            async with scene.promise.nothing_hidden():
+            async with scene.ack_mark.all_visible():
                 raise AssertionError("slaves did not confirm")
         with pytest.raises(NotNow, match="not acknowledged"):
             await scene.store.remove_topic("other")
         assert visible(scene) == 0
-        assert not scene.promise.is_closed
+        assert not scene.ack_mark.is_refusing
         scene.reports("s", receipt.end)
-        async with scene.promise.nothing_hidden():
+        async with scene.ack_mark.all_visible():
             with pytest.raises(NotNow, match="being removed"):
-                scene.promise.check()
+                scene.ack_mark.check_accepts()
             assert await scene.store.remove_topic("other")
-        scene.promise.check()
+        scene.ack_mark.check_accepts()
         assert visible(scene) == 1
 
     asyncio.run(story())
@@ -443,9 +443,9 @@ def test_all_in_sync_are_waited_for_when_that_is_asked_for() -> None:
     scene.joins("t")
     receipt = scene.append()
     scene.reports("s", receipt.end)
-    assert scene.promise.mark.value == 0
+    assert scene.ack_mark.acknowledged.value == 0
     scene.reports("t", receipt.end)
-    assert scene.promise.mark.value == receipt.end
+    assert scene.ack_mark.acknowledged.value == receipt.end
 
 
 def test_reports_of_one_slave_do_not_keep_another_in_sync() -> None:
@@ -459,11 +459,11 @@ def test_reports_of_one_slave_do_not_keep_another_in_sync() -> None:
         receipt = scene.append()
         scene.clock.advance(0.01)
         scene.reports("s", receipt.end)
-    assert scene.promise.mark.value < receipt.end, "it is waited for"
+    assert scene.ack_mark.acknowledged.value < receipt.end, "it is waited for"
     for _ in range(6):
         scene.clock.advance(0.01)
         scene.reports("s", receipt.end)
-    assert scene.promise.mark.value == receipt.end, "those that are in sync have it"
+    assert scene.ack_mark.acknowledged.value == receipt.end, "those that are in sync have it"
 
 
 def test_a_slave_that_came_again_counts_with_its_new_connection_at_once() -> None:
@@ -474,16 +474,16 @@ def test_a_slave_that_came_again_counts_with_its_new_connection_at_once() -> Non
     scene.joins("new", machine="m")
     receipt = scene.append()
     scene.reports("new", receipt.end)
-    assert scene.promise.mark.value == receipt.end
+    assert scene.ack_mark.acknowledged.value == receipt.end
 
 
 def test_a_broker_whose_disk_failed_tells_those_who_wait_for_slaves() -> None:
     async def story() -> None:
         scene = Scene()
         scene.joins("s")
-        waiting = asyncio.ensure_future(scene.writer.settled(scene.append()))
+        waiting = asyncio.ensure_future(scene.writer.acknowledged(scene.append()))
         await asyncio.sleep(0)
-        scene.promise.fail(StoreFenced("the disk is gone"))
+        scene.ack_mark.fail(StoreFenced("the disk is gone"))
         with pytest.raises(StoreFenced):
             await waiting
 
@@ -498,14 +498,14 @@ def test_a_slave_stores_nothing_of_its_own() -> None:
 
 def test_a_master_that_stood_still_looks_before_it_takes_anything() -> None:
     scene = Scene("ASYNC_MASTER")
-    scene.promise.looked(6.0)
-    scene.promise.check()
+    scene.ack_mark.leadership_confirmed(6.0)
+    scene.ack_mark.check_accepts()
     scene.clock.advance(7)
-    assert not scene.promise.is_open
+    assert not scene.ack_mark.accepts
     with pytest.raises(NotNow, match="looks first whether another one leads"):
-        scene.promise.check()
-    scene.promise.looked(6.0)
-    scene.promise.check()
+        scene.ack_mark.check_accepts()
+    scene.ack_mark.leadership_confirmed(6.0)
+    scene.ack_mark.check_accepts()
 
 
 @pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="no clock that counts suspended time")
@@ -517,8 +517,8 @@ def test_a_machine_that_was_suspended_is_stale_although_the_loop_saw_no_time_pas
     monkeypatch.setattr(
         time, "clock_gettime", lambda kind: usual(kind) + (suspended[0] if kind == time.CLOCK_BOOTTIME else 0.0)
     )
-    promise = Parts(clock=SystemClock(), role="SYNC_MASTER").promise
-    promise.looked(600.0)
-    assert not promise.is_stale
+    ack_mark = Parts(clock=SystemClock(), role="SYNC_MASTER").ack_mark
+    ack_mark.leadership_confirmed(600.0)
+    assert not ack_mark.leadership_is_stale
     suspended[0] = 601.0
-    assert promise.is_stale
+    assert ack_mark.leadership_is_stale

@@ -13,7 +13,7 @@ from common import SCALE, drafts, memcpy_bytes_per_second, share, show, thousand
 
 from pyromq.config import MIB, StoreConfig
 from pyromq.store.message_store import MessageStore
-from pyromq.store.queue_cursor import COMPILED
+from pyromq.store.queues.queue_cursor import COMPILED
 
 ROUNDS = 5
 

@@ -30,7 +30,7 @@ from common import BODY, show, work_directory
 
 from pyromq import ConsumeFrom, Message, Producer, PushConsumer, ReceivedMessage
 from pyromq.errors import PyroMQError
-from pyromq.testing.ports import free_broker_port, free_port
+from pyromq.testing.brokers.ports import free_broker_port, free_port
 
 RESULTS = Path("build/bench")
 TOPIC, GROUP = "soak", "soak-readers"

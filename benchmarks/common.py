@@ -19,8 +19,8 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
+from pyromq.files import platform
 from pyromq.model.message import Draft
-from pyromq.store import platform
 from pyromq.testing import BrokerProcess
 
 SCALE = float(os.environ.get("PYROMQ_BENCH_SCALE", "1"))

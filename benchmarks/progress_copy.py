@@ -15,16 +15,16 @@ import time
 from pathlib import Path
 from typing import Any, cast
 
-from pyromq.broker.metadata_copy import MetadataCopy, TakenProgress
-from pyromq.broker.processors.admin_offsets import OffsetAdmin
-from pyromq.broker.progress import Progress
-from pyromq.broker.tables import Tables
+from pyromq.broker.failover.metadata_sync import MetadataCopy, TakenProgress
+from pyromq.broker.requests.admin.offsets import OffsetAdmin
+from pyromq.broker.state.offsets import Progress
+from pyromq.broker.state.tables import Tables
 from pyromq.clock import SystemClock
 from pyromq.config import BrokerConfig, StoreConfig
 from pyromq.net.client import Client
 from pyromq.store.message_store import MessageStore
-from pyromq.wire import admin_requests as ask
 from pyromq.wire.command import Command
+from pyromq.wire.requests import admin as ask
 
 QUEUES, ROUNDS = 8, 30
 NO_END = 1 << 40

@@ -15,13 +15,13 @@ from typing import cast
 
 from common import BODY, SCALE, show, work_directory
 
-from pyromq.broker.assembly import Broker
+from pyromq.broker.broker import Broker
 from pyromq.broker.compiled import KERNEL
 from pyromq.config import BrokerConfig, StoreConfig
 from pyromq.model.topic import TopicConfig
 from pyromq.net.connection import Connection
 from pyromq.wire.frames import decode_frame
-from pyromq.wire.requests import decode_request
+from pyromq.wire.requests.client import decode_request
 
 READS = int((2000 if KERNEL is not None else 200) * SCALE)
 IN_A_READ = (1, 8, 32)

@@ -15,13 +15,13 @@ from pathlib import Path
 from common import SCALE, drafts, show, thousands, work_directory
 
 from pyromq.config import StoreConfig
-from pyromq.spark.jobs.audit import AuditPlan, audit
-from pyromq.spark.jobs.backup import BackupPlan, backup
-from pyromq.spark.jobs.rebuild import RebuildPlan, rebuild
-from pyromq.spark.jobs.restore import RestorePlan, restore
+from pyromq.spark.jobs.audit.job import AuditPlan, audit
+from pyromq.spark.jobs.backup.job import BackupPlan, backup
+from pyromq.spark.jobs.backup.restore import RestorePlan, restore
+from pyromq.spark.jobs.rebuild.job import RebuildPlan, rebuild
 from pyromq.spark.session import spark_session
 from pyromq.store.message_store import MessageStore
-from pyromq.store.verify import verify
+from pyromq.store.offline.verify import verify
 
 MESSAGES = int(900_000 * SCALE)
 SEGMENT_BYTES = 64 << 20

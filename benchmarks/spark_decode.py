@@ -16,9 +16,9 @@ from common import SCALE, drafts, share, show
 
 from pyromq.records import layout, record
 from pyromq.records.properties import decode_properties
-from pyromq.spark import decode, decode_readable
-from pyromq.spark.columns import NAMES
 from pyromq.spark.compiled import KERNEL
+from pyromq.spark.decode import decoder, reference
+from pyromq.spark.decode.columns import NAMES
 
 BODY = bytes(range(250)) * 4
 #: The columns that the first measurements had.
@@ -65,21 +65,21 @@ def tuples(log: bytes) -> list[tuple[object, ...]]:
     return found
 
 
-def decoded(log: bytes, starts: decode.Starts, names: tuple[str, ...], rows: int) -> None:
+def decoded(log: bytes, starts: decoder.Starts, names: tuple[str, ...], rows: int) -> None:
     for at in range(0, len(starts), rows):
-        decode.decode(log, starts[at : at + rows], names)
+        decoder.decode(log, starts[at : at + rows], names)
 
 
-def decoding(log: bytes, starts: decode.Starts, names: tuple[str, ...], rows: int) -> float:
+def decoding(log: bytes, starts: decoder.Starts, names: tuple[str, ...], rows: int) -> float:
     return rate(len(starts), lambda: decoded(log, starts, names, rows))
 
 
-def readable(log: bytes, starts: decode.Starts, names: tuple[str, ...]) -> None:
-    rows = decode_readable.rows_of(memoryview(log), starts)
-    decode_readable.decode(rows, names, None, decode.MOST_BYTES)
+def readable(log: bytes, starts: decoder.Starts, names: tuple[str, ...]) -> None:
+    rows = reference.rows_of(memoryview(log), starts)
+    reference.decode(rows, names, None, decoder.MOST_BYTES)
 
 
-def copy_bodies(log: bytes, starts: decode.Starts, rows: int) -> None:
+def copy_bodies(log: bytes, starts: decoder.Starts, rows: int) -> None:
     """As many bytes as a batch of bodies has, into memory that is used again."""
     room = np.empty(rows * len(BODY), np.uint8)
     source = np.frombuffer(log, np.uint8)
@@ -90,13 +90,13 @@ def copy_bodies(log: bytes, starts: decode.Starts, rows: int) -> None:
 def main() -> None:
     count = int(200_000 * SCALE)
     log = a_log(count)
-    starts = decode.find_records(log, 0, len(log))
+    starts = decoder.find_records(log, 0, len(log))
     few = starts[: count // 20]
     part = log[: int(starts[len(few)])]
     copying = rate(count, lambda: copy_bodies(log, starts, min(5000, count // 2)))
     figures: list[tuple[str, float]] = [("bodies copied, the limit", copying)]
-    figures.append(("lengths followed, nothing decoded", rate(count, lambda: decode.find_records(log, 0, len(log)))))
-    figures.append(("CRCs verified", rate(count, lambda: decode.verify(log, starts))))
+    figures.append(("lengths followed, nothing decoded", rate(count, lambda: decoder.find_records(log, 0, len(log)))))
+    figures.append(("CRCs verified", rate(count, lambda: decoder.verify(log, starts))))
     figures.append(("struct, a tuple each, 8 columns", rate(len(few), lambda: tuples(part))))
     figures.append(("readable form, 18 columns", rate(len(few), lambda: readable(part, few, NAMES))))
     if KERNEL is not None:

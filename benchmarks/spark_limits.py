@@ -30,12 +30,12 @@ from pyspark.sql.types import StructType
 
 from pyromq import testing
 from pyromq.model.queue import MessageQueue
-from pyromq.spark.columns import NAMES
 from pyromq.spark.connecting import Cluster
-from pyromq.spark.offsets import Span
-from pyromq.spark.options import Pulling
-from pyromq.spark.remote import read_span
+from pyromq.spark.decode.columns import NAMES
 from pyromq.spark.session import spark_session
+from pyromq.spark.source.offsets import Span
+from pyromq.spark.source.options import Pulling
+from pyromq.spark.source.remote import read_span
 from pyromq.sync import Message, Producer
 
 ROWS = max(int(400_000 * SCALE), 4000)

@@ -15,10 +15,10 @@ from common import SCALE, drafts, share, show, work_directory
 from pyspark.sql import DataFrame, SparkSession
 
 from pyromq.config import MIB, StoreConfig
-from pyromq.spark.columns import NAMES
-from pyromq.spark.segments import plan
-from pyromq.spark.segments_options import segments_options
-from pyromq.spark.segments_read import PieceReader
+from pyromq.spark.decode.columns import NAMES
+from pyromq.spark.segments.data_source import plan
+from pyromq.spark.segments.options import segments_options
+from pyromq.spark.segments.read import PieceReader
 from pyromq.spark.session import spark_session
 from pyromq.store.message_store import MessageStore
 

@@ -24,8 +24,8 @@ from pyromq import testing
 from pyromq.client.sending.unique_ids import UniqueIds
 from pyromq.model.queue import MessageQueue
 from pyromq.spark.session import spark_session
-from pyromq.spark.sink_queues import Spread, by_queue
-from pyromq.spark.sink_rows import Packer, pieces
+from pyromq.spark.sink.queues import Spread, by_queue
+from pyromq.spark.sink.rows import Packer, pieces
 from pyromq.testing import BrokerProcess
 
 QUEUES = 8

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from pyromq.spark.listener import GroupProgress
+from pyromq.spark.progress.listener import GroupProgress
 from pyromq.spark.session import spark_session
 
 NAMESRV = os.environ.get("PYROMQ_NAMESRV", "localhost:9876")

@@ -36,7 +36,7 @@ CLASSES = {
 ALSO = {
     "BatchOptions": "pyromq.client.sending.batching",
     "ClientOptions": "pyromq.client.options",
-    "ConsumeFrom": "pyromq.client.consuming.starting_point",
+    "ConsumeFrom": "pyromq.client.group.starting_point",
     "Credentials": "pyromq.client.options",
     "DeadLetter": "pyromq.client.consuming.verdicts",
     "Decision": "pyromq.client.transaction_producer",

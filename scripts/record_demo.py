@@ -23,8 +23,8 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.terminal_theme import SVG_EXPORT_THEME
 
-from pyromq.cli.demo_screen import screen
-from pyromq.cli.demo_summary import summary
+from pyromq.cli.demo.screen import screen
+from pyromq.cli.demo.summary import summary
 from pyromq.cli.running import beside
 from pyromq.demo.frame import Frame
 from pyromq.demo.outcome import Outcome

@@ -103,12 +103,15 @@ TWO_FORMS = (
 #: Among them, those that start whole brokers and test nothing of an accelerated module that others do not.
 ONE_FORM = files(
     "broker/**/test_lead*.py",
-    *(f"broker/**/test_{name}.py" for name in ("metadata_copy", "pair", "registration", "vip_channel")),
+    "broker/**/test_role*.py",
+    "broker/**/test_promotions.py",
+    "broker/**/test_twins.py",
+    *(f"broker/**/test_{name}.py" for name in ("metadata_sync", "pair", "nameserver_link", "vip_channel")),
 )
 
 #: Started in this order: first the archives that other jobs need, then those that take longest from start to end.
 JOBS = (
-    Job(APACHE_ARCHIVE, (sys.executable, "-m", "interop.kept_classes"), directory=ROOT / "tests"),
+    Job(APACHE_ARCHIVE, (sys.executable, "-m", "interop.support.kept_classes"), directory=ROOT / "tests"),
     Job(SPARK_ARCHIVE, (sys.executable, "tests/spark_classes.py")),
     program("types", "mypy"),
     pytest("chaos with pairs", *CHAOS_PAIRS),

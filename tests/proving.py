@@ -8,8 +8,8 @@ from pyromq.auth.group_secret import read_group_secret
 from pyromq.auth.proofs import ask_for_epochs, prove_role_request
 from pyromq.wire.bodies.epochs import BrokerEpochs
 from pyromq.wire.command import Command
-from pyromq.wire.leading_requests import RoleRequest
-from pyromq.wire.requests import Request
+from pyromq.wire.requests.client import Request
+from pyromq.wire.requests.roles import RoleRequest
 
 #: Sends a request to the broker, with a time limit in seconds.
 Call = Callable[[Request, float], Awaitable[Command]]

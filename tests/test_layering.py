@@ -17,7 +17,7 @@ SOURCE = ROOT / "src"
 
 #: Rooms of the house, lowest layer first. A new room is put here, on purpose.
 LAYERS = [
-    {"errors", "version", "clock", "config", "telemetry", "kernel", "model"},
+    {"errors", "version", "clock", "config", "metrics", "kernel", "model", "files"},
     {"wire", "records", "filters", "auth", "raft"},
     {"store", "net"},
     {"replication", "backup"},
@@ -59,7 +59,7 @@ MODULES = {module_name(path): path for suffix in ("py", "pyx") for path in sorte
 
 
 def room_of(module: str) -> str:
-    """`pyromq.store.disk` is in the room `store`, `pyromq.clock` in `clock`, and the package itself in ''."""
+    """`pyromq.files.disk` is in the room `store`, `pyromq.clock` in `clock`, and the package itself in ''."""
     return [*module.split("."), ""][1]
 
 

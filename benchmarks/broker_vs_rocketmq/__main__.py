@@ -23,7 +23,7 @@ from broker_vs_rocketmq import report
 from broker_vs_rocketmq.loads import LOADS, OURS, PULL_BATCH, SELECTIONS, THEIRS, Load, flushes, selected
 from broker_vs_rocketmq.measure import Footprint, Generator, GeneratorFailed, Sample, build_generator, footprint, sample
 from broker_vs_rocketmq.servers import ServerFailed, System, apache_recipe, both, pyromq_recipe
-from interop import apache
+from interop.support import apache
 
 RESULTS = Path("build/bench")
 WARM_SEND = next(load for load in LOADS if load.kind == "send")

@@ -23,8 +23,8 @@ from typing import TypeVar
 
 from broker_vs_rocketmq import remoting
 from broker_vs_rocketmq.loads import OURS, QUEUES, SEND_TOPIC, THEIRS, WARM_TOPIC
-from interop import apache
-from interop.loopback import enter_private_network
+from interop.support import apache
+from interop.support.loopback import enter_private_network
 
 START_TIMEOUT_S = 60
 END_TIMEOUT_S = 20

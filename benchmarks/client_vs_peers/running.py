@@ -15,7 +15,7 @@ from typing import Any
 
 from client_vs_peers.contestants import Contestant, Line
 from client_vs_peers.workers.shape import Task
-from interop.loopback import enter_private_network
+from interop.support.loopback import enter_private_network
 
 WORKERS = Path(__file__).resolve().parent / "workers"
 #: Beyond the seconds that a task has: imports, connections, a slow peer's stragglers.

@@ -26,8 +26,8 @@ from broker_vs_rocketmq import remoting
 
 from client_vs_peers import getting
 from client_vs_peers.getting import Cache
-from interop import apache
-from interop.loopback import enter_private_network
+from interop.support import apache
+from interop.support.loopback import enter_private_network
 
 LOOPBACK = "127.0.0.1"
 START_TIMEOUT_S = 60

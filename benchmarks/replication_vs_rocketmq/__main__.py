@@ -27,7 +27,7 @@ from broker_vs_rocketmq.measure import Generator, GeneratorFailed, build_generat
 from broker_vs_rocketmq.servers import Recipe, ServerFailed, apache_recipe, distant_ports, pyromq_recipe
 from common import show, work_directory
 
-from interop import apache
+from interop.support import apache
 from replication_vs_rocketmq import report
 from replication_vs_rocketmq.measure import CatchUp, Lag, Sample, catch_up, lag, sample
 from replication_vs_rocketmq.pairs import Pair

@@ -20,7 +20,7 @@ from broker_vs_rocketmq.loads import QUEUES, SEND_TOPIC, WARM_TOPIC
 from broker_vs_rocketmq.measure import cpu_seconds
 from broker_vs_rocketmq.servers import END_TIMEOUT_S, ServerFailed, System, inside
 
-from interop import apache
+from interop.support import apache
 from replication_vs_rocketmq.wanted import SYNC
 
 #: The slave's ports are above the master's, and below those of the other system.

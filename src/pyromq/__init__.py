@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyromq.admin.admin import Admin as Admin
-    from pyromq.client.consuming import strategies as strategies
-    from pyromq.client.consuming.starting_point import ConsumeFrom as ConsumeFrom
     from pyromq.client.consuming.verdicts import DeadLetter as DeadLetter
     from pyromq.client.consuming.verdicts import RetryLater as RetryLater
+    from pyromq.client.group import strategies
+    from pyromq.client.group.starting_point import ConsumeFrom as ConsumeFrom
     from pyromq.client.hooks import Handling as Handling
     from pyromq.client.hooks import Hook as Hook
     from pyromq.client.hooks import Sending as Sending
@@ -40,7 +40,7 @@ _PLACES = {
     "Admin": "pyromq.admin.admin",
     "BatchOptions": "pyromq.client.sending.batching",
     "ClientOptions": "pyromq.client.options",
-    "ConsumeFrom": "pyromq.client.consuming.starting_point",
+    "ConsumeFrom": "pyromq.client.group.starting_point",
     "Credentials": "pyromq.client.options",
     "DeadLetter": "pyromq.client.consuming.verdicts",
     "Decision": "pyromq.client.transaction_producer",
@@ -62,7 +62,7 @@ _PLACES = {
 #: Modules that belong to the public face.
 _MODULES = {
     "errors": "pyromq.errors",
-    "strategies": "pyromq.client.consuming.strategies",
+    "strategies": "pyromq.client.group.strategies",
     "sync": "pyromq.sync",
     "testing": "pyromq.testing",
 }

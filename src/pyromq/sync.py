@@ -46,10 +46,10 @@ from pyromq.admin.topics import Topics as AsyncTopics
 from pyromq.client.blocking import Blocking, BlockingPart
 from pyromq.client.consuming.listeners import Handler
 from pyromq.client.consuming.settings import RetryDelay
-from pyromq.client.consuming.starting_point import ConsumeFrom, Start
-from pyromq.client.consuming.statistics import ConsumerStatistics
-from pyromq.client.consuming.strategies import Strategy, average
 from pyromq.client.consuming.verdicts import DeadLetter, RetryLater
+from pyromq.client.group.starting_point import ConsumeFrom, Start
+from pyromq.client.group.statistics import ConsumerStatistics
+from pyromq.client.group.strategies import Strategy, average
 from pyromq.client.hooks import Handling, Hook, Sending
 from pyromq.client.message import Message, MessageFields
 from pyromq.client.options import ClientOptions, Credentials

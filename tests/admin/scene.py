@@ -10,7 +10,7 @@ from pyromq.admin.admin import Admin
 from pyromq.client.message import Message
 from pyromq.client.producer import Producer
 from pyromq.client.received import ReceivedMessage
-from pyromq.wire.requests import SendBack, UpdateConsumerOffset
+from pyromq.wire.requests.client import SendBack, UpdateConsumerOffset
 
 Result = TypeVar("Result")
 

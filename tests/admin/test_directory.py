@@ -11,8 +11,8 @@ from pyromq.admin.directory import BrokerAddress, Directory, of_each, of_reachab
 from pyromq.errors import ConfigError, NoPermission, NotFound, PyroMQError, TopicNotFound, Unreachable
 from pyromq.wire.bodies.routes import BrokerData, ClusterInfo, QueueData, TopicRoute
 from pyromq.wire.command import Command
-from pyromq.wire.nameserver_requests import GetClusterInfo, GetRoute, PutKv
-from pyromq.wire.requests import Request
+from pyromq.wire.requests.client import Request
+from pyromq.wire.requests.nameserver import GetClusterInfo, GetRoute, PutKv
 
 BROKERS = {
     "a": BrokerData("one", "a", {0: "a:1", 1: "a:2"}),

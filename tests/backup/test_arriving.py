@@ -18,7 +18,7 @@ from pyromq.backup.pieces import save_gathered
 from pyromq.backup.restoring import restore
 from pyromq.records.scan import scan
 from pyromq.replication.arrival import StreamDamaged
-from pyromq.store.readable import readable_log
+from pyromq.store.offline.readable_log import readable_log
 
 ONE_FILE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
 

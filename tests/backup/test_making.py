@@ -21,7 +21,7 @@ from pyromq.backup.target import LocalTarget, Part
 from pyromq.clock import ManualClock
 from pyromq.errors import BackupError, CorruptFile, CorruptLog
 from pyromq.store.message_store import MessageStore
-from pyromq.store.readable import readable_log
+from pyromq.store.offline.readable_log import readable_log
 from store.small_store import MESSAGES, fill, open_store, small_config
 
 

@@ -34,7 +34,7 @@ from pyromq.backup.planning import (
     why_not_going_on,
 )
 from pyromq.errors import CorruptBackup
-from pyromq.store.readable import LogFile, ReadableLog
+from pyromq.store.offline.readable_log import LogFile, ReadableLog
 
 SEGMENT = 4096
 SHA = "ab" * 32

@@ -16,12 +16,12 @@ from pyromq.backup.planning import Until
 from pyromq.backup.restoring import restore
 from pyromq.backup.target import LocalTarget
 from pyromq.errors import BackupError, CorruptBackup, CorruptLog, StoreLocked
+from pyromq.files.disk import OsDisk
 from pyromq.records import layout
 from pyromq.records.record import decode
-from pyromq.store.disk import OsDisk
 from pyromq.store.message_store import MessageStore
-from pyromq.store.readable import readable_log
-from pyromq.store.verify import verify
+from pyromq.store.offline.readable_log import readable_log
+from pyromq.store.offline.verify import verify
 from store.small_store import MESSAGES, fill, open_store, small_config
 
 

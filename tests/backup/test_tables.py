@@ -15,11 +15,11 @@ from pyromq.backup.planning import Until
 from pyromq.backup.restoring import RestoreReport, restore
 from pyromq.backup.tables import CONSUMERS, DELAYS, NO_WRITERS, TAKEN, WRITERS, fitted
 from pyromq.clock import ManualClock
+from pyromq.files.disk import OsDisk
 from pyromq.model.names import HALF_DONE_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC, TRANSACTION_GROUP
-from pyromq.store.config_files import ConsumerOffsets, DelayOffsets
-from pyromq.store.disk import OsDisk
-from pyromq.store.log_history import FIELD, Entry, LogHistory, to_json
 from pyromq.store.message_store import MessageStore
+from pyromq.store.tables.config_files import ConsumerOffsets, DelayOffsets
+from pyromq.store.tables.log_history import FIELD, Entry, LogHistory, to_json
 from store.small_store import fill, open_store, small_config
 
 ENDS = {("orders", 0): 5, (SCHEDULE_TOPIC, 2): 3, (HALF_TOPIC, 0): 9, (HALF_DONE_TOPIC, 0): 7}

@@ -8,9 +8,9 @@ import pytest
 
 import pyromq.testing
 from pyromq.records import record
-from pyromq.testing.asking import ask
+from pyromq.testing.brokers.asking import ask
 from pyromq.wire.codes import ResponseCode
-from pyromq.wire.requests import PullMessage
+from pyromq.wire.requests.client import PullMessage
 from testing.simple_client import send
 
 MESSAGES = 150

@@ -12,17 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.fakes import FakePeer, Parts
-from broker.lone_client import PULL
+from broker.support.fakes import FakePeer, Parts
+from broker.support.lone_client import PULL
 from pyromq import broker
-from pyromq.broker.clients import Consumers, ConsumerSeen, Member
 from pyromq.broker.compiled import KERNEL
+from pyromq.broker.delivery.long_polls import Holds
 from pyromq.broker.fast_paths import FastPaths
 from pyromq.broker.fast_pulls import FastPulls
-from pyromq.broker.holds import Holds
-from pyromq.broker.processors.pull import PullProcessor
-from pyromq.broker.progress import Progress
-from pyromq.broker.resets import Resets
+from pyromq.broker.requests.pull import PullProcessor
+from pyromq.broker.state.clients import Consumers, ConsumerSeen, Member
+from pyromq.broker.state.offsets import Progress
+from pyromq.broker.state.resets import Resets
 from pyromq.config import ReplicationConfig
 from pyromq.filters.subscription import build
 from pyromq.model.group import GroupConfig
@@ -31,10 +31,10 @@ from pyromq.model.topic import TopicConfig
 from pyromq.net.connection import Connection
 from pyromq.net.service import Service
 from pyromq.records.properties import encode_properties
-from pyromq.store.queue_cursor import QueueCursor
-from pyromq.store.queue_reader import MAX_ENTRIES_LOOKED_AT
+from pyromq.store.queues.queue_cursor import QueueCursor
+from pyromq.store.queues.queue_reader import MAX_ENTRIES_LOOKED_AT
 from pyromq.wire.frames import decode_frame, encode_frame
-from pyromq.wire.requests import PullMessage
+from pyromq.wire.requests.client import PullMessage
 from pyromq.wire.responses import Response, answer_to
 
 pytestmark = pytest.mark.skipif(KERNEL is None, reason="the kernel is not compiled: there is no fast way")

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.fakes import STORE_HOST, FakePeer, Parts
+from broker.support.fakes import STORE_HOST, FakePeer, Parts
 from pyromq.broker import fast_sends, send_loop
-from pyromq.broker.delays import Delays
+from pyromq.broker.delivery.delays import Delays
 from pyromq.broker.fast_sends import LOOK_UP_SECONDS, FastSends
-from pyromq.broker.processors.send import SendProcessor
+from pyromq.broker.requests.send import SendProcessor
 from pyromq.clock import ManualClock
 from pyromq.config import FlushConfig, OverloadConfig
 from pyromq.errors import PyroMQError, StoreFenced
@@ -26,7 +26,7 @@ from pyromq.model.topic import Permission, TopicConfig
 from pyromq.net.connection import Connection
 from pyromq.net.service import Service
 from pyromq.wire.frames import decode_frame, encode_frame, frame_end
-from pyromq.wire.requests import SendMessage
+from pyromq.wire.requests.client import SendMessage
 from pyromq.wire.responses import Response, answer_to
 
 

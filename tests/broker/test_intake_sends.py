@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.lone_client import SEND, frame
-from pyromq.broker.assembly import Broker
+from broker.support.lone_client import SEND, frame
+from pyromq.broker.broker import Broker
 from pyromq.config import BrokerConfig, FlushConfig, StoreConfig
 from pyromq.model.topic import TopicConfig
 from pyromq.net import server as net_server

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from broker.lone_client import SEND, Client, frame, messages, pull, send
+from broker.support.lone_client import SEND, Client, frame, messages, pull, send
 from late import TookTooLong, in_time
 from net.fakes import LOOPS, until
-from pyromq.broker.assembly import Broker
+from pyromq.broker.broker import Broker
 from pyromq.config import BrokerConfig, FlushConfig, StoreConfig
 from pyromq.errors import StoreFenced
 from pyromq.model.group import GroupConfig
@@ -24,9 +24,9 @@ from pyromq.model.message import Draft
 from pyromq.model.topic import TopicConfig
 from pyromq.net.compiled import KERNEL
 from pyromq.replication.followers import Followers
-from pyromq.store import flusher
-from pyromq.store.commit_log import CommitLog
-from pyromq.store.open_run import LINGER_SECONDS
+from pyromq.store.durability import flusher
+from pyromq.store.log.commit_log import CommitLog
+from pyromq.store.log.open_run import LINGER_SECONDS
 from pyromq.wire.codes import ResponseCode
 from store.support import read_all, walk
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from pyromq.broker.assembly import Broker
+from pyromq.broker.broker import Broker
 from pyromq.config import BrokerConfig, StoreConfig
 from pyromq.errors import Unreachable
 from pyromq.net.client import Client
-from pyromq.wire.admin_requests import GetTopic
+from pyromq.wire.requests.admin import GetTopic
 
 PLACE = "127.0.0.1"
 

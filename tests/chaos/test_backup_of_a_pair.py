@@ -16,8 +16,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from chaos.client import Wire, commit, connected, messages_in, progress_of, pull, read_queue, send
-from chaos.server import SETTINGS, Server
+from chaos.support.client import Wire, commit, connected, messages_in, progress_of, pull, read_queue, send
+from chaos.support.server import SETTINGS, Server
 from chaos.test_pair import LARGE_FILES, PATIENCE_S, QUEUES, SMALL_FILES, TOPIC, Pair
 from pyromq.wire.codes import ResponseCode
 

@@ -15,16 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from broker.lone_client import Client, messages, pull, send
-from chaos.client import Wire, connected, progress_of
-from chaos.producers import COMMIT, DELAY_MS, GROUP, TOPIC, Half, Load
-from chaos.recorder import Recorder
-from chaos.server import Server
+from broker.support.lone_client import Client, messages, pull, send
+from chaos.support.client import Wire, connected, progress_of
+from chaos.support.producers import COMMIT, DELAY_MS, GROUP, TOPIC, Half, Load
+from chaos.support.recorder import Recorder
+from chaos.support.server import Server
 from net.fakes import until
 from pyromq.testing import Report
-from pyromq.testing.history_events import SendOk
-from pyromq.wire.admin_requests import DeleteTopic, GetGroup, GetTopic, UpdateGroup, UpdateTopic
+from pyromq.testing.history.events import SendOk
 from pyromq.wire.codes import ResponseCode
+from pyromq.wire.requests.admin import DeleteTopic, GetGroup, GetTopic, UpdateGroup, UpdateTopic
 
 KILLS = int(os.environ.get("PYROMQ_CHAOS_KILLS", "5"))
 #: Progress is flushed every 200 ms in these tests: one life is long enough for some of it.

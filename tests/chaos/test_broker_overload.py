@@ -17,14 +17,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from statistics import median
 
-from chaos.client import Wire, connected, pull, read_queue, send
-from chaos.server import SETTINGS, Server
+from chaos.support.client import Wire, connected, pull, read_queue, send
+from chaos.support.server import SETTINGS, Server
 from late import before, in_time
-from pyromq.wire.admin_requests import UpdateTopic
 from pyromq.wire.codes import ResponseCode
 from pyromq.wire.command import Command
 from pyromq.wire.frames import encode_frame
-from pyromq.wire.requests import encode_request
+from pyromq.wire.requests.admin import UpdateTopic
+from pyromq.wire.requests.client import encode_request
 
 IDLE = int(os.environ.get("PYROMQ_CHAOS_CONNECTIONS", "2000"))
 MIB = 1 << 20

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from chaos.cluster import Cluster
-from chaos.crowd import SHARED, STEPS, TOPICS, Groups, ProgressWatch, Senders, audit
-from chaos.members import quicker
-from chaos.tally import Tally
-from chaos.weather import LEAST_FAULTS, Weather
-from pyromq.client.consuming import lane, member, queue_locks
+from chaos.support.cluster import Cluster
+from chaos.support.crowd import SHARED, STEPS, TOPICS, Groups, ProgressWatch, Senders, audit
+from chaos.support.members import quicker
+from chaos.support.tally import Tally
+from chaos.support.weather import LEAST_FAULTS, Weather
+from pyromq.client.consuming import queue_worker
+from pyromq.client.group import member, queue_locks
 from pyromq.testing import check
 
 SECONDS = float(os.environ.get("PYROMQ_CHAOS_SECONDS", "15"))
@@ -31,7 +32,7 @@ CATCH_UP_SECONDS = 60.0
 def quick_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in (
         (queue_locks, "RENEW_SECONDS"), (queue_locks, "EXPIRY_SECONDS"), (member, "LOOK_SECONDS"),
-        (lane, "PATIENCE_SECONDS"),
+        (queue_worker, "PATIENCE_SECONDS"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, getattr(module, name))  # put back what `quicker` changes
     quicker()

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 import pyromq.testing
-from chaos.client import commit, connected, progress_of, read_queue, send
-from chaos.cluster import Cluster, strand
-from chaos.members import MemberProcess
-from chaos.tally import Tally
+from chaos.support.client import commit, connected, progress_of, read_queue, send
+from chaos.support.cluster import Cluster, strand
+from chaos.support.members import MemberProcess
+from chaos.support.tally import Tally
 from late import in_time
 from pyromq import (
     ClientOptions,

@@ -11,16 +11,16 @@ from pathlib import Path
 import orjson
 import pytest
 
-from chaos.client import Gone, Wire, connected, send
-from chaos.server import Server
+from chaos.support.client import Gone, Wire, connected, send
+from chaos.support.server import Server
 from chaos.test_slow_readers import peak_of
 from late import in_time
 from pyromq.records.batch import encode_batch
-from pyromq.wire import admin_requests as ask
-from pyromq.wire import nameserver_requests
 from pyromq.wire.codes import RequestCode, ResponseCode
 from pyromq.wire.command import Command
-from pyromq.wire.requests import PullMessage, Request, encode_request
+from pyromq.wire.requests import admin as ask
+from pyromq.wire.requests import nameserver
+from pyromq.wire.requests.client import PullMessage, Request, encode_request
 
 MIB = 1 << 20
 FRAME = 16 * MIB - 4096
@@ -135,12 +135,12 @@ def test_a_broker_serves_others_while_somebody_asks_for_much(broker: Server, nam
 
 @pytest.mark.parametrize("shape", [LINES, VALUES], ids=["lines", "values"])
 def test_a_name_server_serves_others_while_somebody_asks_for_much(tmp_path: Path, shape: bytes) -> None:
-    registration = nameserver_requests.RegisterBroker(
+    registration = nameserver.RegisterBroker(
         cluster="c", broker_name="b", broker_id=0, address="10.0.0.1:10911", body=shape
     )
 
     async def story(server: Server) -> None:
-        requests: list[Command | Request] = [nameserver_requests.UpdateNameServerConfig(body=shape), registration]
+        requests: list[Command | Request] = [nameserver.UpdateNameServerConfig(body=shape), registration]
         base = server.anonymous_kib() >> 10
         with peak_of(server) as peak:
             async with somebody_else(server.port):

@@ -13,13 +13,13 @@ from statistics import quantiles
 
 import pytest
 
-from chaos.client import Gone, Wire, commit, connected, progress_of, pull, read_queue, send
-from chaos.recorder import Recorder
-from chaos.server import SETTINGS, Server
+from chaos.support.client import Gone, Wire, commit, connected, progress_of, pull, read_queue, send
+from chaos.support.recorder import Recorder
+from chaos.support.server import SETTINGS, Server
 from late import before
-from pyromq.wire.admin_requests import GetTopic, UpdateTopic
 from pyromq.wire.codes import ResponseCode
 from pyromq.wire.command import Command
+from pyromq.wire.requests.admin import GetTopic, UpdateTopic
 
 #: What a send is told whose sync fails, and one that comes after it.
 WHY_NOT = ("the disk did not confirm a write", "this server is stopping")

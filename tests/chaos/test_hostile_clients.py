@@ -13,14 +13,14 @@ import random
 from collections import Counter
 from pathlib import Path
 
-from chaos.client import Gone, Wire, connected, read_queue, send
-from chaos.producers import HEARTBEAT
-from chaos.server import Server
+from chaos.support.client import Gone, Wire, connected, read_queue, send
+from chaos.support.producers import HEARTBEAT
+from chaos.support.server import Server
 from chaos.test_failing_disk import needs_strace
-from pyromq.wire.admin_requests import DeleteTopic, UpdateTopic
 from pyromq.wire.codes import RequestCode, ResponseCode
 from pyromq.wire.command import Command, Serialization
-from pyromq.wire.requests import UpdateConsumerOffset, known_requests
+from pyromq.wire.requests.admin import DeleteTopic, UpdateTopic
+from pyromq.wire.requests.client import UpdateConsumerOffset, known_requests
 
 TIMES = int(os.environ.get("PYROMQ_CHAOS_REQUESTS", "12"))
 

@@ -17,14 +17,14 @@ from typing import Any
 
 import pytest
 
-from chaos.client import Gone, Wire, connected, read_queue, send
-from chaos.server import Server
+from chaos.support.client import Gone, Wire, connected, read_queue, send
+from chaos.support.server import Server
 from pyromq.client.sending.writer_identity import writer_identity
 from pyromq.records.batch import encode_batch
-from pyromq.wire.admin_requests import GetRuntimeInfo, UpdateTopic
 from pyromq.wire.codes import RequestCode, ResponseCode
 from pyromq.wire.command import Command
-from pyromq.wire.requests import EndTransaction, IssueWriter
+from pyromq.wire.requests.admin import GetRuntimeInfo, UpdateTopic
+from pyromq.wire.requests.client import EndTransaction, IssueWriter
 
 KILLS = int(os.environ.get("PYROMQ_CHAOS_KILLS", "5"))
 TOPIC, QUEUES = "numbered", 2

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from chaos.machines import NAMESPACES, PREFIX, Machine, Network, sweep, why_not
+from chaos.support.machines import NAMESPACES, PREFIX, Machine, Network, sweep, why_not
 from late import before, in_time
 from pyromq.net.tcp_state import is_sent_in_vain
 

@@ -17,13 +17,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from chaos.client import Gone, Wire, connected, messages_in, pull, send
-from chaos.recorder import Recorder
-from chaos.server import SETTINGS, Server
-from pyromq.testing.ports import free_port
-from pyromq.wire.admin_requests import GetRuntimeInfo, UpdateTopic
+from chaos.support.client import Gone, Wire, connected, messages_in, pull, send
+from chaos.support.recorder import Recorder
+from chaos.support.server import SETTINGS, Server
+from pyromq.testing.brokers.ports import free_port
 from pyromq.wire.bodies.routes import decode_kv_table
 from pyromq.wire.codes import ResponseCode
+from pyromq.wire.requests.admin import GetRuntimeInfo, UpdateTopic
 
 ROUNDS = int(os.environ.get("PYROMQ_CHAOS_PAIR_ROUNDS", "5"))
 TOPIC, QUEUES = "orders", 4

@@ -23,12 +23,13 @@ from pathlib import Path
 
 import pytest
 
-from chaos.machines import Network, why_not
-from chaos.members import quicker
-from chaos.pair_cluster import Mode, Pair
-from chaos.pair_faults import FAULTS, Weather, faults_of
-from chaos.pair_load import Load
-from pyromq.client.consuming import lane, member, queue_locks
+from chaos.support.machines import Network, why_not
+from chaos.support.members import quicker
+from chaos.support.pair_cluster import Mode, Pair
+from chaos.support.pair_faults import FAULTS, Weather, faults_of
+from chaos.support.pair_load import Load
+from pyromq.client.consuming import queue_worker
+from pyromq.client.group import member, queue_locks
 from pyromq.testing import Report
 
 SEED = int(os.environ.get("PYROMQ_CHAOS_SEED", "7"))
@@ -57,7 +58,7 @@ def machines() -> None:
 def quick_clients(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     for module, name in (
         (queue_locks, "RENEW_SECONDS"), (queue_locks, "EXPIRY_SECONDS"), (member, "LOOK_SECONDS"),
-        (lane, "PATIENCE_SECONDS"),
+        (queue_worker, "PATIENCE_SECONDS"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, getattr(module, name))  # put back what `quicker` changes
     quicker()

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from chaos.client import connected, pull, send
-from chaos.server import Server
+from chaos.support.client import connected, pull, send
+from chaos.support.server import Server
 from chaos.test_broker_overload import eventually
 from pyromq.wire.frames import encode_frame
-from pyromq.wire.requests import PullMessage, encode_request
+from pyromq.wire.requests.client import PullMessage, encode_request
 
 MIB = 1 << 20
 PEERS = 300

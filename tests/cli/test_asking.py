@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import pyromq.testing
-from cli.cluster_scene import Shell
-from cli.programs import SECONDS, Done, command, environment
+from cli.support.cluster_scene import Shell
+from cli.support.programs import SECONDS, Done, command, environment
 
 
 def on_a_terminal(*arguments: str, answer: str, name_servers: str, cwd: Path) -> Done:

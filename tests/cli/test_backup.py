@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import pyromq.testing
-from cli.programs import Program
-from cli.terminals import CTRL_C, Terminal
+from cli.support.programs import Program
+from cli.support.terminals import CTRL_C, Terminal
 from pyromq import Message, Producer
 from pyromq.backup.history import newest, wanted
 from pyromq.backup.target import LocalTarget

@@ -11,7 +11,7 @@ import pytest
 
 import pyromq.testing
 from admin.scene import with_admin
-from cli.programs import SECONDS, environment
+from cli.support.programs import SECONDS, environment
 from pyromq.admin.admin import Admin
 
 PROGRAM = Path(sys.executable).parent / "pyromq"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.programs import Program, run, up
+from cli.support.programs import Program, run, up
 
 STORE = """storePathRootDir = moved
 storePathCommitLog = fast/log

@@ -18,7 +18,7 @@ from pyromq.cli.app import app
 from pyromq.cli.output import show_warnings
 from pyromq.config import StoreConfig
 from pyromq.model.message import Draft
-from pyromq.store.checkpoint import RecoverPointFile
+from pyromq.store.durability.checkpoint import RecoverPointFile
 from pyromq.store.message_store import MessageStore
 
 run = CliRunner()

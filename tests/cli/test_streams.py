@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.programs import Program, command, environment, run
+from cli.support.programs import Program, command, environment, run
 from pyromq.cli import streams
 
 ASCII = {"LC_ALL": "C", "LANG": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}

@@ -7,8 +7,8 @@ import logging
 
 import pytest
 
-from client.fake_cluster import cluster
-from client.real_broker import eventually, messages_of, real_broker, run
+from client.support.fake_cluster import cluster
+from client.support.real_broker import eventually, messages_of, real_broker, run
 from pyromq.client.hooks import Handling, Hook, Hooks, Sending
 from pyromq.client.message import Message
 from pyromq.client.producer import Producer

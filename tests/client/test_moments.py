@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.fake_cluster import FakeCluster, cluster
-from pyromq.broker.ack_mark import AckMark
+from client.support.fake_cluster import FakeCluster, cluster
+from pyromq.broker.delivery.ack_mark import AckMark
 from pyromq.broker.overload import busy
-from pyromq.broker.parts import _refuse_as_slave
+from pyromq.broker.wiring import _refuse_as_slave
 from pyromq.client.message import Message
 from pyromq.client.producer import Producer
 from pyromq.client.sending.delivery import LAST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, PAUSE_SECONDS, pause_after
@@ -30,7 +30,7 @@ from pyromq.net.server import _refuse_because_stopping
 from pyromq.store.message_store import InlineRunner, MessageStore
 from pyromq.wire.codes import ResponseCode
 from pyromq.wire.command import Command
-from pyromq.wire.requests import SendMessage
+from pyromq.wire.requests.client import SendMessage
 from pyromq.wire.responses import Response, refusal
 
 HELLO = Message("orders", b"hello")

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from client.real_broker import eventually, messages_of, real_broker, run
+from client.support.real_broker import eventually, messages_of, real_broker, run
 from pyromq.client.message import Message
 from pyromq.client.producer import Producer
 from pyromq.client.sending.batching import BatchOptions

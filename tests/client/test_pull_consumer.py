@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 import pyromq.testing
-from client.consumer_scene import bodies, eventually, new_group, new_topic, send
-from pyromq.client.consuming.starting_point import ConsumeFrom
+from client.support.consumer_scene import bodies, eventually, new_group, new_topic, send
+from pyromq.client.group.starting_point import ConsumeFrom
 from pyromq.client.pull_consumer import PullConsumer
 from pyromq.errors import ClientClosed, ConfigError, TopicNotFound
 from pyromq.model.queue import MessageQueue

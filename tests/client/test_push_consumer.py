@@ -14,9 +14,9 @@ import pytest
 import uvloop
 
 import pyromq.testing
-from client.consumer_scene import Heard, bodies, eventually, new_group, new_topic, send
-from pyromq.client.consuming.starting_point import ConsumeFrom
+from client.support.consumer_scene import Heard, bodies, eventually, new_group, new_topic, send
 from pyromq.client.consuming.verdicts import DeadLetter, RetryLater
+from pyromq.client.group.starting_point import ConsumeFrom
 from pyromq.client.hooks import Handling, Hook
 from pyromq.client.pull_consumer import PullConsumer
 from pyromq.client.push_consumer import PushConsumer

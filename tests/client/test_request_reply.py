@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from client.real_broker import eventually, messages_of, real_broker, run
+from client.support.real_broker import eventually, messages_of, real_broker, run
 from pyromq.client.message import Message
 from pyromq.client.producer import Producer
 from pyromq.client.received import ReceivedMessage

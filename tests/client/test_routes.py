@@ -13,8 +13,8 @@ from pyromq.model.names import DEFAULT_TOPIC
 from pyromq.model.queue import MessageQueue
 from pyromq.wire.bodies.routes import BrokerData, QueueData, TopicRoute
 from pyromq.wire.command import Command
-from pyromq.wire.nameserver_requests import GetRoute
-from pyromq.wire.requests import Request
+from pyromq.wire.requests.client import Request
+from pyromq.wire.requests.nameserver import GetRoute
 
 READ_WRITE, READ_ONLY = 6, 4
 

@@ -25,12 +25,12 @@ from pyromq.errors import (
     Unreachable,
 )
 from pyromq.net.connection import Connection
-from pyromq.net.home import Home
+from pyromq.net.endpoint import Home
 from pyromq.net.peer import Peer
 from pyromq.wire.bodies.routes import BrokerData, QueueData, TopicRoute
 from pyromq.wire.codes import RequestCode
 from pyromq.wire.command import Command
-from pyromq.wire.requests import CheckClientConfig, GetConsumerList, NotifyMembersChanged
+from pyromq.wire.requests.client import CheckClientConfig, GetConsumerList, NotifyMembersChanged
 from pyromq.wire.responses import Response
 
 

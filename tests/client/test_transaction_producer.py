@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from client.fake_cluster import cluster
-from client.real_broker import eventually, messages_of, real_broker, run
+from client.support.fake_cluster import cluster
+from client.support.real_broker import eventually, messages_of, real_broker, run
 from pyromq.client.message import Message
 from pyromq.client.received import ReceivedMessage
 from pyromq.client.transaction_producer import Decision, TransactionProducer

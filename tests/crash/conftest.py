@@ -8,7 +8,8 @@ from typing import Any, Self
 
 import pytest
 
-from pyromq.store import commit_log, recovery
+from pyromq.store.log import commit_log
+from pyromq.store.recovery import log_recovery
 
 
 class HereAndNow:
@@ -29,7 +30,7 @@ class HereAndNow:
 def tiny_and_quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Room for what a broker gathers in one turn is a thousand times more than a store here ever writes."""
     monkeypatch.setattr(commit_log, "GATHER_BYTES", 1 << 16)
-    monkeypatch.setattr(recovery, "ThreadPoolExecutor", HereAndNow)
+    monkeypatch.setattr(log_recovery, "ThreadPoolExecutor", HereAndNow)
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)

@@ -33,7 +33,7 @@ from pyromq.model.message import AppendedAt, Draft
 from pyromq.records import layout, record
 from pyromq.records.properties import without_crc
 from pyromq.store.message_store import InlineRunner, MessageStore, decode
-from pyromq.store.queue_reader import ReadStatus
+from pyromq.store.queues.queue_reader import ReadStatus
 from pyromq.testing import PowerCut, SimDisk
 
 ROOT = Path("/store")

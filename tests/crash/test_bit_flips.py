@@ -19,13 +19,13 @@ from crash.crash_lab import ROOT, Lab, Sent
 from pyromq.clock import ManualClock
 from pyromq.errors import CorruptFile, CorruptLog, CorruptQueue, CorruptStore, OffsetNotFound, PyroMQError
 from pyromq.records import layout
-from pyromq.store.checkpoint import RecoverPointFile
-from pyromq.store.config_files import ConsumerOffsets, Source
+from pyromq.store.durability.checkpoint import RecoverPointFile
 from pyromq.store.message_store import InlineRunner, MessageStore
 from pyromq.store.paths import StorePaths
-from pyromq.store.queue_reader import ReadStatus
+from pyromq.store.queues.queue_reader import ReadStatus
+from pyromq.store.tables.config_files import ConsumerOffsets, Source
 from pyromq.testing import SimDisk
-from pyromq.testing.sim_file import SECTOR
+from pyromq.testing.sim.file import SECTOR
 
 CASES = int(os.environ.get("PYROMQ_FLIPS", "120"))
 PATHS = StorePaths(ROOT)

@@ -18,13 +18,14 @@ import pytest
 
 from crash.crash_lab import Lab, Setting, Violation, read_everything, wanted_states
 from pyromq.model.message import Draft
-from pyromq.store import cleaner, recovery
+from pyromq.store import cleaner
 from pyromq.store.cleaner import Cleaner
-from pyromq.store.commit_log import CommitLog
-from pyromq.store.flusher import Flusher
+from pyromq.store.durability.flusher import Flusher
+from pyromq.store.durability.recover_points import RecoverPoints
+from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.message_store import MessageStore
-from pyromq.store.recover_points import RecoverPoints
-from pyromq.store.start import Start
+from pyromq.store.recovery import log_recovery
+from pyromq.store.recovery.start import Start
 
 STATES_PER_LIFE = 100
 FIRST_SEED = int(os.environ.get("PYROMQ_CRASH_SEED", "0"))
@@ -116,16 +117,16 @@ BUGS = [
     Bug("only the last segment is synced", Flusher, "_sync", "in segments", "in segments[-1:]"),
     Bug(
         "a cut leaves the stale tail",
-        recovery,
+        log_recovery,
         "cut_log",
         "zero(segment.buffer, at, behind)",
         "pass",
         Setting(even=True),
     ),
-    Bug("a cut is not synced", recovery, "cut_log", "segment.file.sync()", "pass"),
+    Bug("a cut is not synced", log_recovery, "cut_log", "segment.file.sync()", "pass"),
     Bug(
         "a removed segment keeps its records",
-        recovery,
+        log_recovery,
         "cut_log",
         "if segment.base > end:",
         "if segment.base >= end:",
@@ -138,7 +139,7 @@ BUGS = [
     Bug("retention forgets to note the start", Cleaner, "clean", "self._points.carry_out(plan)", "pass"),
     Bug("retention removes what is young", cleaner, "decide", "max_age_hours * HOUR_MS", "max_age_hours"),
     Bug("retention loses the next offset", RecoverPoints, "plan_log_start", "point=point)", "point=point, queues=[])"),
-    Bug("a scan believes any checksum", recovery, "scan_segment", "segment.base, True", "segment.base, False"),
+    Bug("a scan believes any checksum", log_recovery, "scan_segment", "segment.base, True", "segment.base, False"),
     Bug(
         "any index is kept",
         Start,

@@ -21,9 +21,9 @@ from pyromq.clock import ManualClock
 from pyromq.config import RetentionConfig, StoreConfig
 from pyromq.errors import DiskFull
 from pyromq.model.message import Draft
-from pyromq.store.config_files import ConsumerOffsets
 from pyromq.store.message_store import InlineRunner, MessageStore, decode
 from pyromq.store.retention import SegmentAge, decide
+from pyromq.store.tables.config_files import ConsumerOffsets
 from pyromq.testing import CrashMode, SimDisk
 
 FILLER = Path(filler.__file__)

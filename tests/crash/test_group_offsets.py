@@ -10,16 +10,16 @@ import random
 
 import pytest
 
-from broker.fakes import store_config
-from pyromq.broker.clamping import GroupOffsets, LogEnds, clamp_tables
-from pyromq.broker.progress import Progress
-from pyromq.broker.rejoin_guard import RejoinGuard
+from broker.support.fakes import store_config
+from pyromq.broker.state.clamping import GroupOffsets, LogEnds, clamp_tables
+from pyromq.broker.state.offsets import Progress
+from pyromq.broker.state.rejoin_guard import RejoinGuard
 from pyromq.clock import ManualClock
 from pyromq.config import FlushConfig
 from pyromq.errors import IllegalOffset
 from pyromq.model.message import Draft
-from pyromq.store.config_files import ConsumerOffsets
 from pyromq.store.message_store import InlineRunner, MessageStore, decode
+from pyromq.store.tables.config_files import ConsumerOffsets
 from pyromq.testing import SimDisk
 
 TOPIC, GROUP = "orders", "readers"

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from interop.apache import ToolchainMissing, toolchain
-from interop.cluster import Cluster, new_cluster
-from interop.java_client import CONF, JavaClient
+from interop.support.apache import ToolchainMissing, toolchain
+from interop.support.cluster import Cluster, new_cluster
+from interop.support.java_client import CONF, JavaClient
 
 
 @pytest.fixture(scope="session", autouse=True)

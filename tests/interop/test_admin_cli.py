@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from cli.cluster_scene import Shell
-from interop.cluster import Cluster
-from interop.loopback import run_inside
-from interop.python_client import push, tell
-from interop.referees import REFEREES, refereed
+from cli.support.cluster_scene import Shell
+from interop.support.cluster import Cluster
+from interop.support.loopback import run_inside
+from interop.support.python_client import push, tell
+from interop.support.referees import REFEREES, refereed
 from pyromq import Admin, Producer, PushConsumer
 
 pytestmark = pytest.mark.interop

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from interop.apache import ApacheCluster, Dump, Line, Referee, message
+from interop.support.apache import ApacheCluster, Dump, Line, Referee, message
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

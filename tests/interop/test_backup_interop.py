@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from interop import ours
-from interop.apache import ApacheCluster, message
-from interop.ours import PLAIN, QUEUES
-from interop.pairs import MASTER, written
-from interop.python_client import tell
+from interop.support import ours
+from interop.support.apache import ApacheCluster, message
+from interop.support.ours import PLAIN, QUEUES
+from interop.support.pairs import MASTER, written
+from interop.support.python_client import tell
 from interop.test_replication_pairs import master_is_known
 from interop.test_store_interop import check_queries, check_served, cluster_over, messages_in
 from pyromq import Admin, Message, Producer
@@ -29,10 +29,10 @@ from pyromq.backup.restoring import restore
 from pyromq.backup.target import LocalTarget
 from pyromq.errors import SendError
 from pyromq.records import layout
-from pyromq.spark.jobs import rebuild as rebuild_job
-from pyromq.spark.jobs.rebuild import RebuildPlan, rebuild
-from pyromq.store.readable import readable_log
-from spark.here import FakeSpark, stay_here
+from pyromq.spark.jobs.rebuild import job as rebuild_job
+from pyromq.spark.jobs.rebuild.job import RebuildPlan, rebuild
+from pyromq.store.offline.readable_log import readable_log
+from spark.support.here import FakeSpark, stay_here
 
 pytestmark = pytest.mark.interop
 

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from interop.apache import ToolchainMissing
-from interop.cluster import Cluster, new_cluster
-from interop.golang import PATIENCE_S, GoClient, GoFailed, Line, program, until
+from interop.support.apache import ToolchainMissing
+from interop.support.cluster import Cluster, new_cluster
+from interop.support.golang import PATIENCE_S, GoClient, GoFailed, Line, program, until
 
 pytestmark = pytest.mark.interop
 

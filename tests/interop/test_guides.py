@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from interop.apache import toolchain
-from interop.cluster import Cluster
-from interop.golang import SOURCES, program
-from interop.loopback import enter_private_network
+from interop.support.apache import toolchain
+from interop.support.cluster import Cluster
+from interop.support.golang import SOURCES, program
+from interop.support.loopback import enter_private_network
 from pages import BLOCKS, Block
 
 pytestmark = pytest.mark.interop

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from interop.apache import ApacheFailed, Line
-from interop.cluster import AGAINST, PyromqUp, new_cluster
-from interop.java_client import CONF, JavaClient, bodies, eventually, everything, message, numbered, where
+from interop.support.apache import ApacheFailed, Line
+from interop.support.cluster import AGAINST, PyromqUp, new_cluster
+from interop.support.java_client import CONF, JavaClient, bodies, eventually, everything, message, numbered, where
 
 pytestmark = pytest.mark.interop
 

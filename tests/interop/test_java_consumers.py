@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from interop.apache import ApacheFailed, Line
-from interop.cluster import Cluster
-from interop.java_client import (
+from interop.support.apache import ApacheFailed, Line
+from interop.support.cluster import Cluster
+from interop.support.java_client import (
     JavaClient,
     PushConsumer,
     bodies,

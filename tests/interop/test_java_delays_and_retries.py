@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from interop.apache import Line
-from interop.java_client import JavaClient, bodies, eventually, everything, message, numbered
+from interop.support.apache import Line
+from interop.support.java_client import JavaClient, bodies, eventually, everything, message, numbered
 
 pytestmark = pytest.mark.interop
 

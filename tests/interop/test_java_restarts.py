@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from interop.cluster import Cluster, new_cluster
-from interop.java_client import ALERT, CONF, JavaClient, bodies, eventually, everything, message, numbered
+from interop.support.cluster import Cluster, new_cluster
+from interop.support.java_client import ALERT, CONF, JavaClient, bodies, eventually, everything, message, numbered
 
 pytestmark = pytest.mark.interop
 

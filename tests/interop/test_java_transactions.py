@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from interop.apache import ApacheFailed
-from interop.java_client import JavaClient, PushConsumer, bodies, eventually, everything
+from interop.support.apache import ApacheFailed
+from interop.support.java_client import JavaClient, PushConsumer, bodies, eventually, everything
 
 pytestmark = pytest.mark.interop
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from interop import ours
-from interop.apache import ApacheCluster, message
+from interop.support import ours
+from interop.support.apache import ApacheCluster, message
 from pyromq.model.message import Draft
-from pyromq.store.inspect import detect
 from pyromq.store.message_store import MessageStore
-from pyromq.store.verify import verify
+from pyromq.store.offline.inspect import detect
+from pyromq.store.offline.verify import verify
 
 pytestmark = pytest.mark.interop
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from interop.cluster import Cluster
-from interop.java_client import JavaClient, bodies, eventually, everything, message, numbered
-from interop.python_client import push, tell, until_owned
-from interop.referees import REFEREES, refereed
+from interop.support.cluster import Cluster
+from interop.support.java_client import JavaClient, bodies, eventually, everything, message, numbered
+from interop.support.python_client import push, tell, until_owned
+from interop.support.referees import REFEREES, refereed
 from pyromq import ConsumeFrom, Decision, Message, Producer, PushConsumer, ReceivedMessage, TransactionProducer
 
 pytestmark = pytest.mark.interop

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from interop.cluster import Cluster
-from interop.java_client import (
+from interop.support.cluster import Cluster
+from interop.support.java_client import (
     BROKER_NAME,
     CLUSTER_NAME,
     JavaClient,

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from interop.apache import NAMESRV_MAIN, ApacheCluster
-from interop.java_client import JavaClient, bodies, eventually, message
-from interop.loopback import enter_private_network
+from interop.support.apache import NAMESRV_MAIN, ApacheCluster
+from interop.support.java_client import JavaClient, bodies, eventually, message
+from interop.support.loopback import enter_private_network
 
 pytestmark = pytest.mark.interop
 
@@ -39,7 +39,7 @@ asyncio.run(main(*sys.argv[1:]))
 REGISTRAR = """
 import asyncio, sys
 from pathlib import Path
-from pyromq.broker.registration import Registrar
+from pyromq.broker.nameserver_link import Registrar
 from pyromq.clock import SystemClock
 from pyromq.config import BrokerConfig, StoreConfig
 from pyromq.model.data_version import DataVersion

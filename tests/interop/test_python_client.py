@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from interop.cluster import Cluster
-from interop.python_client import push, tell, until_owned
-from interop.referees import REFEREES, refereed
+from interop.support.cluster import Cluster
+from interop.support.python_client import push, tell, until_owned
+from interop.support.referees import REFEREES, refereed
 from late import in_time
 from pyromq import (
     Admin,

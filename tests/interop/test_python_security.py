@@ -23,11 +23,11 @@ import pytest
 import trustme
 import uvloop
 
-from interop.apache import ApacheCluster
-from interop.cluster import PyromqCluster
-from interop.java_client import CONF, eventually
-from interop.loopback import enter_private_network
-from interop.python_client import push, tell, until_owned
+from interop.support.apache import ApacheCluster
+from interop.support.cluster import PyromqCluster
+from interop.support.java_client import CONF, eventually
+from interop.support.loopback import enter_private_network
+from interop.support.python_client import push, tell, until_owned
 from pyromq import (
     Admin,
     ConsumeFrom,

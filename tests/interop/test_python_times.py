@@ -10,12 +10,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from interop.apache import ApacheCluster, ApacheFailed
-from interop.cluster import Cluster
-from interop.java_client import CONF, JavaClient, eventually
-from interop.java_client import message as java_message
-from interop.python_client import push, tell, until_owned
-from interop.referees import REFEREES, referee
+from interop.support.apache import ApacheCluster, ApacheFailed
+from interop.support.cluster import Cluster
+from interop.support.java_client import CONF, JavaClient, eventually
+from interop.support.java_client import message as java_message
+from interop.support.python_client import push, tell, until_owned
+from interop.support.referees import REFEREES, referee
 from late import in_time
 from pyromq import Admin, ConsumeFrom, Handling, Hook, Message, Producer, PushConsumer, ReceivedMessage, Sending
 from pyromq.errors import IllegalMessage, SendFailed

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from interop.java_client import JavaClient, bodies, everything, message
-from interop.pairs import Pair, acknowledged, asked_until, killed, until
-from interop.python_client import tell
+from interop.support.java_client import JavaClient, bodies, everything, message
+from interop.support.pairs import Pair, acknowledged, asked_until, killed, until
+from interop.support.python_client import tell
 from pyromq import Admin, ConsumeFrom, Message, Producer, PullConsumer
 from pyromq.errors import SendUnknown
-from pyromq.wire.admin_requests import GetTopic
-from pyromq.wire.requests import QueryConsumerOffset
+from pyromq.wire.requests.admin import GetTopic
+from pyromq.wire.requests.client import QueryConsumerOffset
 
 pytestmark = pytest.mark.interop
 

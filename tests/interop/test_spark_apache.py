@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from interop.apache import ApacheCluster
-from interop.java_client import CONF
-from interop.loopback import enter_private_network
+from interop.support.apache import ApacheCluster
+from interop.support.java_client import CONF
+from interop.support.loopback import enter_private_network
 from pyromq.model.queue import MessageQueue
 from pyromq.sync import Admin
-from spark.filling import fill, numbered
+from spark.support.filling import fill, numbered
 
 pytestmark = [pytest.mark.interop, pytest.mark.spark]
 
@@ -112,7 +112,7 @@ class Cases:
         self.queues = queues
 
     def run(self) -> dict[str, Any]:
-        from spark.reading import Stream, numbers, table
+        from spark.support.reading import Stream, numbers, table
 
         def read(**options: str) -> list[int]:
             return numbers(table(self.spark, self.servers, "orders", **options))

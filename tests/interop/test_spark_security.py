@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from interop.apache import ApacheCluster
-from interop.loopback import enter_private_network
+from interop.support.apache import ApacheCluster
+from interop.support.loopback import enter_private_network
 from interop.test_python_security import SECRET, WRONG_SECRET, Papers, guarded, papers, sealed
 from pyromq.spark.connecting import Cluster
-from pyromq.spark.options import connection_of
+from pyromq.spark.source.options import connection_of
 from pyromq.sync import Admin
 
 __all__ = ["guarded", "papers", "sealed"]

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from interop import ours
-from interop.apache import Referee, message
-from interop.ours import BATCHED, PLAIN, QUEUES
+from interop.support import ours
+from interop.support.apache import Referee, message
+from interop.support.ours import BATCHED, PLAIN, QUEUES
 from interop.test_store_interop import cluster_over, messages_in
 from late import before
-from pyromq.spark.columns import NAMES
-from pyromq.spark.segments import plan
-from pyromq.spark.segments_options import SegmentsOptions
-from pyromq.spark.segments_read import PieceReader
-from pyromq.store.readable import readable_log
+from pyromq.spark.decode.columns import NAMES
+from pyromq.spark.segments.data_source import plan
+from pyromq.spark.segments.options import SegmentsOptions
+from pyromq.spark.segments.read import PieceReader
+from pyromq.store.offline.readable_log import readable_log
 
 pytestmark = pytest.mark.interop
 

@@ -16,17 +16,17 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from interop.apache import ApacheCluster
-from interop.loopback import enter_private_network, run_inside
+from interop.support.apache import ApacheCluster
+from interop.support.loopback import enter_private_network, run_inside
 from pyromq.admin.admin import Admin
 from pyromq.client import blocking
 from pyromq.client.blocking import Portal
 from pyromq.errors import NotSupported
-from pyromq.spark.sink_decisions import BatchDecision
-from pyromq.spark.sink_halves import Written
-from pyromq.spark.sink_options import Mode, SinkOptions
-from pyromq.spark.sink_task import place_of
-from spark.sink_scene import Scene, frames, scene_of
+from pyromq.spark.sink.decisions import BatchDecision
+from pyromq.spark.sink.halves import Written
+from pyromq.spark.sink.options import Mode, SinkOptions
+from pyromq.spark.sink.task import place_of
+from spark.support.sink_scene import Scene, frames, scene_of
 
 pytestmark = pytest.mark.interop
 

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from filters import sql_reference as reference
-from interop.apache import JavaProgram, Line, toolchain
+from interop.support.apache import JavaProgram, Line, toolchain
 from pyromq.errors import FilterSyntaxError
 from pyromq.filters.sql92 import compile_sql
 from pyromq.filters.sql_tokens import KEYWORDS

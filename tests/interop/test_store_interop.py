@@ -22,9 +22,9 @@ from pathlib import Path
 
 import pytest
 
-from interop import ours
-from interop.apache import ApacheCluster, ApacheFailed, Line, Referee, message
-from interop.ours import BATCHED, DELAYED, DELAYED_V2, PLAIN, QUEUES, TOPICS, in_queues, line, records
+from interop.support import ours
+from interop.support.apache import ApacheCluster, ApacheFailed, Line, Referee, message
+from interop.support.ours import BATCHED, DELAYED, DELAYED_V2, PLAIN, QUEUES, TOPICS, in_queues, line, records
 from late import before
 from pyromq.clock import SystemClock
 from pyromq.errors import StoreLocked
@@ -32,8 +32,8 @@ from pyromq.model.message import Draft, StoredMessage
 from pyromq.records import layout, record
 from pyromq.records.java_hash import key_hash
 from pyromq.records.properties import encode_properties
-from pyromq.store.config_files import TopicTable
 from pyromq.store.message_store import MessageStore
+from pyromq.store.tables.config_files import TopicTable
 
 try:
     from pyromq.records import _kernel

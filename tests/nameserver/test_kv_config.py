@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from pyromq.errors import BadRequest, CorruptFile, StoreError, SystemBusy
+from pyromq.files.disk import OsDisk
 from pyromq.nameserver import kv_config
 from pyromq.nameserver.kv_config import ORDER_TOPICS, KvConfig
-from pyromq.store.disk import OsDisk
 
 
 def test_put_get_list_delete() -> None:

@@ -21,7 +21,6 @@ from pyromq.nameserver.assembly import NameServer
 from pyromq.net.client import Client
 from pyromq.net.connection import Connection, Home
 from pyromq.records.checksum import positive_crc32
-from pyromq.wire import nameserver_requests as ask
 from pyromq.wire.bodies.routes import (
     ClusterInfo,
     MemberGroup,
@@ -37,7 +36,8 @@ from pyromq.wire.bodies.routes import (
 from pyromq.wire.codes import ResponseCode
 from pyromq.wire.command import Command
 from pyromq.wire.frames import decode_frame, encode_frame
-from pyromq.wire.requests import Request, encode_request
+from pyromq.wire.requests import nameserver as ask
+from pyromq.wire.requests.client import Request, encode_request
 
 VERSION = DataVersion(1, 2, 0)
 CONFIGS = TopicConfigs(VERSION, (TopicConfig("orders", 4, 4), TopicConfig("payments", 8, 8)))

@@ -9,7 +9,7 @@ from typing import Any
 import uvloop
 
 from pyromq.net.connection import Connection
-from pyromq.net.home import Home
+from pyromq.net.endpoint import Home
 from pyromq.net.slices import slices_of
 from pyromq.wire.command import Command, Serialization
 from pyromq.wire.frames import decode_frame, encode_frame, frame_end

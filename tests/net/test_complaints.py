@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyromq.clock import ManualClock
-from pyromq.net.complaints import LINES_PER_WINDOW, MAX_HOSTS, WINDOW_SECONDS, Complaints
+from pyromq.net.rate_limited_log import LINES_PER_WINDOW, MAX_HOSTS, WINDOW_SECONDS, Complaints
 
 
 def test_a_flood_of_one_host_is_a_few_lines_and_a_number(caplog: pytest.LogCaptureFixture) -> None:

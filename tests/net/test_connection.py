@@ -16,14 +16,14 @@ from net.fakes import FakeTransport, frames_in, request, run, turns
 from pyromq.config import LimitsConfig
 from pyromq.errors import CallTimeout, TopicNotFound, Unreachable
 from pyromq.net.connection import WAITING_BYTES, WRITE_BYTES, Connection
-from pyromq.net.home import READ_BYTES, Home
+from pyromq.net.endpoint import READ_BYTES, Home
 from pyromq.net.outbox import CHUNK_BYTES
 from pyromq.net.peer import Peer
 from pyromq.net.service import Answer
 from pyromq.wire.codes import ResponseCode
 from pyromq.wire.command import FLAG_ANSWER, FLAG_ONE_WAY, Command, Serialization
 from pyromq.wire.frames import encode_frame
-from pyromq.wire.requests import GetMinOffset, NotifyMembersChanged
+from pyromq.wire.requests.client import GetMinOffset, NotifyMembersChanged
 from pyromq.wire.responses import OffsetAnswer, Response
 
 KIB, MIB = 1 << 10, 1 << 20

@@ -20,14 +20,14 @@ from pyromq.errors import CallFailed, CallTimeout, ConfigError, Unreachable
 from pyromq.net import server as net_server
 from pyromq.net.client import Client
 from pyromq.net.compiled import KERNEL
-from pyromq.net.complaints import LINES_PER_WINDOW
 from pyromq.net.peer import Peer
+from pyromq.net.rate_limited_log import LINES_PER_WINDOW
 from pyromq.net.server import Server
 from pyromq.net.service import Answer, Service
-from pyromq.testing.ports import free_port
+from pyromq.testing.brokers.ports import free_port
 from pyromq.wire.codes import ResponseCode
 from pyromq.wire.command import FLAG_ONE_WAY, Command
-from pyromq.wire.requests import GetMaxOffset, GetMinOffset, Heartbeat, NotifyMembersChanged
+from pyromq.wire.requests.client import GetMaxOffset, GetMinOffset, Heartbeat, NotifyMembersChanged
 from pyromq.wire.responses import OffsetAnswer, Response
 
 KIB, MIB = 1 << 10, 1 << 20

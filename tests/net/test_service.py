@@ -11,7 +11,7 @@ from pyromq.net.peer import Peer
 from pyromq.net.service import Answer, Service
 from pyromq.wire.codes import ResponseCode
 from pyromq.wire.command import Command
-from pyromq.wire.requests import GetMaxOffset, GetMinOffset, Heartbeat, Request
+from pyromq.wire.requests.client import GetMaxOffset, GetMinOffset, Heartbeat, Request
 from pyromq.wire.responses import OffsetAnswer, Response
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from net.fakes import FakeTransport, request, run, turns
-from pyromq.net.home import Home
+from pyromq.net.endpoint import Home
 from pyromq.net.peer import Peer
 from pyromq.net.service import Answer
 from pyromq.net.slices import MAX_JOBS, SLICE_SECONDS, job, slices_of

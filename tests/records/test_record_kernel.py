@@ -18,7 +18,7 @@ from pyromq.records.batch import encode_batch, split_batch_readable
 from pyromq.records.checksum import native_crc32_address
 from pyromq.records.message_id import encode_message_ids_readable
 from pyromq.records.scan import Scan, Stop, scan_readable
-from pyromq.store.zeroes import last_nonzero_readable
+from pyromq.store.log.zeroes import last_nonzero_readable
 from records.drafts import BASE, INT32, INT64, drafts, log_of, ordinary_log
 from records.mutations import mutate
 

@@ -15,7 +15,7 @@ from pyromq.replication.frames import MAX_HELLO, PUSH, encode_report, push_head
 from pyromq.replication.handshake import Hello, HelloReader, framed, read
 from pyromq.replication.identity import Identity, Refused
 from pyromq.replication.introduction import Introduction
-from pyromq.replication.joining import Epoch
+from pyromq.replication.log_matching import Epoch
 from pyromq.replication.stream import Displaced, PrimaryStream, ReplicaStream, StreamTimes
 from replication.memory_log import MemoryLog, a_log
 from replication.pairs import PRIMARY, SLAVE, admission, introduction

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyromq.replication.joining import (
+from pyromq.replication.log_matching import (
     CutBack,
     Epoch,
     GoOn,

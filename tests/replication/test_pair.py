@@ -19,8 +19,8 @@ from pyromq.replication import send_log
 from pyromq.replication.frames import PushReader, push_head
 from pyromq.replication.store_log import StoreLog
 from pyromq.replication.stream import Span, StreamTimes
-from pyromq.store.aside import put_log_aside
 from pyromq.store.message_store import MessageStore
+from pyromq.store.recovery.quarantine import put_log_aside
 from replication.pairs import SEGMENT, config, following, leading, log_of, send, two_stores
 
 

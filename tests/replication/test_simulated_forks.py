@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from pyromq.testing import sim_forks
-from pyromq.testing.sim_forks import run_fork
+from pyromq.testing.sim import forks
+from pyromq.testing.sim.forks import run_fork
 
 SEEDS = 100
 
@@ -41,6 +41,6 @@ def test_no_log_is_cut_before_an_operator_decides() -> None:
 def test_a_planted_mistake_is_found(
     monkeypatch: pytest.MonkeyPatch, function: str, mistake: Callable[..., object]
 ) -> None:
-    monkeypatch.setattr(sim_forks, function, mistake)
+    monkeypatch.setattr(forks, function, mistake)
     with pytest.raises(AssertionError):
         run_seeds()

@@ -12,8 +12,8 @@ import pytest
 
 from pyromq.model.message import Draft
 from pyromq.store.message_store import MessageStore
-from pyromq.testing.sim_replica_node import Planted
-from pyromq.testing.sim_replication import run_seed
+from pyromq.testing.sim.replica_node import Planted
+from pyromq.testing.sim.replication import run_seed
 from replication.pairs import config
 
 SEEDS = int(os.environ.get("PYROMQ_REPLICATION_SEEDS", "200"))

@@ -13,7 +13,7 @@ from pyromq import testing
 from pyromq.testing import BrokerProcess
 
 if TYPE_CHECKING:
-    from spark.sink_scene import Scene
+    from spark.support.sink_scene import Scene
 
 # Before anybody imports pyspark: Spark runs its workers with this Python, and binds to nothing but the loopback.
 os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -54,7 +54,7 @@ def mq() -> Iterator[BrokerProcess]:
 @pytest.fixture
 def scene(mq: BrokerProcess) -> Iterator[Scene]:
     """Tasks that write as Spark's would, to the broker of the test."""
-    from spark.sink_scene import scene_of
+    from spark.support.sink_scene import scene_of
 
     with scene_of(mq.name_servers) as found:
         yield found

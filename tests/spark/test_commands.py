@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
-from cli import programs
+from cli.support import programs
 from pyromq.cli.app import app
 from pyromq.sync import Message, Producer
 from pyromq.testing import BrokerProcess

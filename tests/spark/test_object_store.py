@@ -21,11 +21,11 @@ from pyromq.backup.checking import check
 from pyromq.backup.making import back_up
 from pyromq.errors import BackupError, ConfigError, CorruptBackup, StoreError
 from pyromq.model.queue import MessageQueue
-from pyromq.spark.jobs.backup_target import target_of
+from pyromq.spark.jobs.backup.target import target_of
 from pyromq.spark.lake.opening import open_lake
-from pyromq.spark.store_files import find_pieces
-from spark.filling import fill, numbered
-from spark.object_store import BUCKET, SECRET, ObjectStore, object_store
+from pyromq.spark.segments.store_files import find_pieces
+from spark.support.filling import fill, numbered
+from spark.support.object_store import BUCKET, SECRET, ObjectStore, object_store
 from store.small_store import fill as fill_store
 from store.small_store import make_store, open_store
 
@@ -135,7 +135,7 @@ def test_a_backup_is_made_checked_and_restored_and_a_broker_starts_on_it(found: 
 
 
 def bodies_in(name_servers: str) -> list[int]:
-    from spark.sink_scene import scene_of
+    from spark.support.sink_scene import scene_of
 
     with scene_of(name_servers) as scene:
         return scene.bodies("orders")
@@ -152,9 +152,9 @@ def test_an_archive_goes_on_where_it_ended(found: dict[str, Any], format: str) -
 
 
 def application(uri: str, home: Path) -> dict[str, Any]:
-    from pyromq.spark.jobs.backup import BackupPlan, backup
-    from pyromq.spark.jobs.restore import RestorePlan, restore
-    from pyromq.spark.jobs.restore import check as check_backup
+    from pyromq.spark.jobs.backup.job import BackupPlan, backup
+    from pyromq.spark.jobs.backup.restore import RestorePlan, restore
+    from pyromq.spark.jobs.backup.restore import check as check_backup
     from pyromq.spark.session import spark_session
 
     conf = {"spark.driver.memory": "1g", "spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
@@ -173,7 +173,7 @@ def application(uri: str, home: Path) -> dict[str, Any]:
 
 def archived(spark: Any, home: Path, format: str) -> dict[str, Any]:
     """Twice. The JVM has nothing to read such a place with here, so files are counted by the lake's own account."""
-    from pyromq.spark.jobs.archive import ArchivePlan, archive
+    from pyromq.spark.jobs.archive.job import ArchivePlan, archive
 
     path = f"s3://{BUCKET}/{format}"
     plan = ArchivePlan(

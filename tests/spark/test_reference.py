@@ -8,11 +8,11 @@ from collections.abc import Collection
 import pytest
 
 from pages import ROOT
-from pyromq.spark import segments_options
-from pyromq.spark.columns import NAMES
-from pyromq.spark.options import CONNECTION, SOURCE
-from pyromq.spark.sink_columns import NAMES as WRITTEN
-from pyromq.spark.sink_options import SINK
+from pyromq.spark.decode.columns import NAMES
+from pyromq.spark.segments import options
+from pyromq.spark.sink.columns import NAMES as WRITTEN
+from pyromq.spark.sink.options import SINK
+from pyromq.spark.source.options import CONNECTION, SOURCE
 
 REFERENCE = (ROOT / "docs" / "reference" / "spark.md").read_text(encoding="utf-8")
 GUIDE = (ROOT / "docs" / "guides" / "spark.md").read_text(encoding="utf-8")
@@ -32,7 +32,7 @@ def explained(page: str, title: str) -> set[str]:
         ("Reading topics", set(SOURCE) - set(CONNECTION)),
         ("Writing topics", set(SINK) - set(CONNECTION)),
         # Spark makes `paths` of a list; `subscribe` is a second name.
-        ("Reading files", set(segments_options.KNOWN) - {"paths", "subscribe"}),
+        ("Reading files", set(options.KNOWN) - {"paths", "subscribe"}),
     ],
 )
 def test_the_reference_has_every_option(title: str, names: Collection[str]) -> None:

@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from chaos.server import SETTINGS, Server
+from chaos.support.server import SETTINGS, Server
 from pyromq.model.queue import MessageQueue
-from pyromq.testing.asking import ask
-from pyromq.testing.ports import free_port
-from pyromq.wire.admin_requests import GetRuntimeInfo, UpdateTopic
+from pyromq.testing.brokers.asking import ask
+from pyromq.testing.brokers.ports import free_port
 from pyromq.wire.bodies.routes import TopicRoute, decode_kv_table
 from pyromq.wire.codes import ResponseCode
-from pyromq.wire.nameserver_requests import GetRoute
-from pyromq.wire.requests import GetMaxOffset
-from spark.filling import fill, fill_evenly, numbered
-from spark.reading import numbers, table
-from spark.sink_scene import LONG_S, beside
+from pyromq.wire.requests.admin import GetRuntimeInfo, UpdateTopic
+from pyromq.wire.requests.client import GetMaxOffset
+from pyromq.wire.requests.nameserver import GetRoute
+from spark.support.filling import fill, fill_evenly, numbered
+from spark.support.reading import numbers, table
+from spark.support.sink_scene import LONG_S, beside
 
 pytestmark = pytest.mark.spark
 

@@ -20,9 +20,9 @@ from pyromq.model.queue import MessageQueue
 from pyromq.spark.session import DEFAULTS
 from pyromq.sync import Admin
 from pyromq.testing import BrokerProcess
-from spark.filling import fill, numbered
 from spark.kills.processes import descendants, wait_until_gone
-from spark.reading import PATIENCE_S, Stream, await_numbers, numbers, table
+from spark.support.filling import fill, numbered
+from spark.support.reading import PATIENCE_S, Stream, await_numbers, numbers, table
 
 pytestmark = pytest.mark.spark
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from pyromq.clock import Clock, ManualClock
 from pyromq.config import StoreConfig
+from pyromq.files.disk import Disk
 from pyromq.model.message import Draft
 from pyromq.model.topic import TopicConfig
 from pyromq.records import layout
 from pyromq.records.properties import encode_properties
-from pyromq.store.config_files import TopicTable
-from pyromq.store.disk import Disk
 from pyromq.store.message_store import InlineRunner, MessageStore
+from pyromq.store.tables.config_files import TopicTable
 
 MESSAGES = 300
 

@@ -14,11 +14,13 @@ from pyromq.config import KIB, StoreConfig
 from pyromq.model.message import Draft, StoredMessage
 from pyromq.records import layout, record
 from pyromq.records.properties import encode_properties
-from pyromq.store import commit_log, dispatcher, key_index, queue_reader
+from pyromq.store import dispatcher, key_index
 from pyromq.store.key_index import index_keys_readable
+from pyromq.store.log import commit_log
 from pyromq.store.message_store import InlineRunner, MessageStore
-from pyromq.store.queue_cursor import COMPILED, Dispatched, append_drafts_readable, dispatch_readable
-from pyromq.store.queue_reader import ReadResult, collect_readable
+from pyromq.store.queues import queue_reader
+from pyromq.store.queues.queue_cursor import COMPILED, Dispatched, append_drafts_readable, dispatch_readable
+from pyromq.store.queues.queue_reader import ReadResult, collect_readable
 from pyromq.testing import SimDisk
 
 ROOT = Path("/store")

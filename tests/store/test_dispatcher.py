@@ -16,9 +16,9 @@ from pyromq.model.message import Draft
 from pyromq.records import layout
 from pyromq.records.java_hash import java_hash
 from pyromq.records.properties import encode_properties
-from pyromq.store.consume_queue import QueueEntry
 from pyromq.store.dispatcher import queue_code
 from pyromq.store.message_store import MessageStore
+from pyromq.store.queues.consume_queue import QueueEntry
 from pyromq.store.watermarks import Watermark
 from pyromq.testing import SimDisk
 from records.drafts import properties as any_properties

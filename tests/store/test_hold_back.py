@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.fakes import store_config
+from broker.support.fakes import store_config
 from pyromq.clock import ManualClock
 from pyromq.model.message import AppendedAt, Draft
 from pyromq.store.message_store import InlineRunner, MessageStore
-from pyromq.store.verify import verify
+from pyromq.store.offline.verify import verify
 from pyromq.store.watermarks import Watermark
 from pyromq.testing import SimDisk
 

@@ -28,7 +28,7 @@ from pyromq.model.message import LOCALHOST, Draft
 from pyromq.records import layout, record
 from pyromq.records.message_id import encode_message_id
 from pyromq.store.message_store import InlineRunner, MessageStore, decode
-from pyromq.store.queue_reader import ReadStatus
+from pyromq.store.queues.queue_reader import ReadStatus
 from pyromq.testing import SimDisk
 from store.support import (
     ROOT,

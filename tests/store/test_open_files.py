@@ -14,9 +14,9 @@ import pytest
 
 from pyromq.config import FlushConfig
 from pyromq.errors import DiskFull, StoreFenced, TooManyFiles
-from pyromq.store import disk as disk_module
-from pyromq.store import platform
-from pyromq.store.disk import MappedFile, NotTried, OsDisk
+from pyromq.files import disk as disk_module
+from pyromq.files import platform
+from pyromq.files.disk import MappedFile, NotTried, OsDisk
 from pyromq.store.message_store import RESERVED_FILES, MessageStore
 from pyromq.testing import SimDisk
 from store.support import config, open_store, order, orders, read_all
@@ -70,7 +70,7 @@ def test_a_directory_that_cannot_be_opened_is_no_failed_sync(tmp_path: Path, no_
 def test_a_recover_point_waits_for_open_files_and_says_so_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("pyromq.store.recover_points.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("pyromq.store.durability.recover_points.RETRY_SECONDS", 0.01)
     attempts, real = [0], disk_module._sync_directory
 
     def sync(path: Path) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pyromq.store import platform
-from pyromq.store.disk import Locked, OsDisk, Usage
+from pyromq.files import platform
+from pyromq.files.disk import Locked, OsDisk, Usage
 
 
 @pytest.fixture

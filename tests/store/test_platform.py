@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pyromq.store import platform
+from pyromq.files import platform
 
 
 def sparse(path: Path, size: int) -> int:

@@ -15,9 +15,9 @@ import pytest
 from pyromq.config import FlushConfig, StoreConfig
 from pyromq.errors import StoreClosed, StoreFenced
 from pyromq.store.message_store import InlineRunner, MessageStore, decode
-from pyromq.store.queue_reader import ReadStatus
+from pyromq.store.queues.queue_reader import ReadStatus
 from pyromq.testing import SimDisk
-from pyromq.testing.sim_disk import SimMappedFile
+from pyromq.testing.sim.disk import SimMappedFile
 from store.support import config, open_store, orders
 
 SECONDS = 20  # before a test that hangs gives up

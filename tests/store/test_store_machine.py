@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from pyromq.clock import ManualClock
 from pyromq.store.message_store import InlineRunner, MessageStore
-from pyromq.store.queue_reader import ReadStatus
+from pyromq.store.queues.queue_reader import ReadStatus
 from pyromq.testing import SimDisk
 from store.support import bodies, open_store, order
 

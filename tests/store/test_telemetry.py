@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyromq.telemetry import LATENCY_BOUNDS, Histogram, Telemetry
+from pyromq.metrics import LATENCY_BOUNDS, Histogram, Telemetry
 
 
 def test_one_name_is_one_figure() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pyromq.admin.brokers import read_status
 from pyromq.admin.directory import BrokerAddress
-from pyromq.cli.broker_views import status_facts, status_json
+from pyromq.cli.admin.broker_views import status_facts, status_json
 from pyromq.clock import ManualClock, SystemClock, boot_id, uptime
 from pyromq.config import RetentionConfig
 from pyromq.store.message_store import InlineRunner, MessageStore

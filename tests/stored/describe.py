@@ -6,17 +6,17 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from pyromq.broker.leadership import LeadershipFile
-from pyromq.broker.request_modes import RequestModeTable
-from pyromq.broker.sequence_file import WritersFile, snapshot_to_json
+from pyromq.broker.failover.leadership import LeadershipFile
+from pyromq.broker.idempotence.producer_file import WritersFile, snapshot_to_json
+from pyromq.broker.state.request_modes import RequestModeTable
 from pyromq.clock import ManualClock
 from pyromq.config import RetentionConfig, StoreConfig
 from pyromq.model.json_form import to_json
 from pyromq.model.message import StoredMessage
 from pyromq.records import record
-from pyromq.store.checkpoint import CheckpointFile
-from pyromq.store.config_files import ConsumerOffsets, DelayOffsets, GroupTable, TopicTable
+from pyromq.store.durability.checkpoint import CheckpointFile
 from pyromq.store.message_store import MessageStore
+from pyromq.store.tables.config_files import ConsumerOffsets, DelayOffsets, GroupTable, TopicTable
 from pyromq.wire.bodies.assignment import request_modes_to_json
 
 #: The sizes that the stores were written with; a store is opened with its own sizes only.

@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
 from pyromq import ConsumeFrom, Message  # noqa: E402
-from pyromq.broker.assembly import Broker  # noqa: E402
+from pyromq.broker.broker import Broker  # noqa: E402
 from pyromq.client.sending.writer_identity import writer_identity  # noqa: E402
 from pyromq.client.transaction_producer import Decision  # noqa: E402
 from pyromq.clock import SystemClock  # noqa: E402
@@ -31,9 +31,9 @@ from pyromq.nameserver.assembly import NameServer  # noqa: E402
 from pyromq.net.client import Client  # noqa: E402
 from pyromq.sync import Admin, Producer, PullConsumer, PushConsumer, TransactionProducer  # noqa: E402
 from pyromq.testing import BrokerProcess, broker  # noqa: E402
-from pyromq.testing.ports import free_broker_port  # noqa: E402
-from pyromq.wire.admin_requests import SetRequestMode  # noqa: E402
-from pyromq.wire.requests import IssueWriter, Request, SendMessage  # noqa: E402
+from pyromq.testing.brokers.ports import free_broker_port  # noqa: E402
+from pyromq.wire.requests.admin import SetRequestMode  # noqa: E402
+from pyromq.wire.requests.client import IssueWriter, Request, SendMessage  # noqa: E402
 from stored.describe import SIZES, config_of, describe  # noqa: E402
 
 ARCHIVE, MANIFEST = HERE / "stores.tar.xz", "manifest.json"

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pyromq.store.verify import verify
+from pyromq.store.offline.verify import verify
 from pyromq.sync import Admin, PullConsumer
 from pyromq.testing import broker
 from stored.describe import SIZES, config_of, describe

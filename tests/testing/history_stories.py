@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from pyromq.model.queue import MessageQueue
-from pyromq.testing.history_events import (
+from pyromq.testing.history.events import (
     Committed,
     Delivered,
     Event,

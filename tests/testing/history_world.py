@@ -6,7 +6,7 @@ import random
 
 from pyromq.clock import ManualClock
 from pyromq.model.queue import MessageQueue
-from pyromq.testing.history import History
+from pyromq.testing.history.history import History
 
 TOPIC = "orders"
 GROUP = "billing"

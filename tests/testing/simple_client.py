@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pyromq.records import record
-from pyromq.testing.asking import ask
-from pyromq.testing.local_broker import LocalBroker
+from pyromq.testing.brokers.asking import ask
+from pyromq.testing.brokers.local_broker import LocalBroker
 from pyromq.wire.codes import ResponseCode
-from pyromq.wire.requests import PullMessage, SendMessage
+from pyromq.wire.requests.client import PullMessage, SendMessage
 
 
 def send(mq: LocalBroker, topic: str, body: bytes, queue: int = 0) -> int:

@@ -13,8 +13,8 @@ import pytest
 
 import pyromq.testing
 from pyromq.errors import CallTimeout, ConfigError, NotNow
-from pyromq.testing.asking import ask
-from pyromq.wire.requests import SendMessage
+from pyromq.testing.brokers.asking import ask
+from pyromq.wire.requests.client import SendMessage
 from testing.simple_client import read, send
 
 
@@ -85,7 +85,7 @@ def test_no_other_module_starts_programs() -> None:
         for path in source.rglob("*.py")
         if "subprocess" in path.read_text(encoding="utf-8")
     }
-    assert starters == {"testing/process.py", "cli/programs.py"}
+    assert starters == {"testing/brokers/process.py", "cli/admin/programs.py"}
 
 
 def test_one_that_was_forgotten_ends_with_the_program() -> None:

@@ -21,13 +21,13 @@ from late import in_time
 from pyromq.errors import ConfigError, NotNow, ServiceError, StoreFenced, Unreachable
 from pyromq.net.address import parse_address
 from pyromq.testing import FaultProxy
-from pyromq.testing.asking import ask
-from pyromq.testing.ports import free_port
+from pyromq.testing.brokers.asking import ask
+from pyromq.testing.brokers.ports import free_port
 from pyromq.wire.bodies.routes import TopicRoute
 from pyromq.wire.codes import ResponseCode
 from pyromq.wire.frames import encode_frame
-from pyromq.wire.nameserver_requests import GetRoute
-from pyromq.wire.requests import PullMessage, encode_request
+from pyromq.wire.requests.client import PullMessage, encode_request
+from pyromq.wire.requests.nameserver import GetRoute
 from testing.simple_client import read, send
 
 OPEN_FILES = Path("/proc/self/fd")
@@ -263,7 +263,7 @@ def test_it_says_when_it_cannot_be_used() -> None:
 
 def test_a_store_that_fails_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """A test whose broker broke must not pass because nobody looked."""
-    from pyromq.broker.assembly import Broker
+    from pyromq.broker.broker import Broker
 
     async def fails(_: Broker) -> None:
         raise StoreFenced(OSError(5, "the disk is gone"))

@@ -16,7 +16,7 @@ from late import in_time
 from pyromq.clock import ManualClock
 from pyromq.errors import CorruptFile
 from pyromq.testing import History, check
-from pyromq.testing.history_events import (
+from pyromq.testing.history.events import (
     KINDS,
     Committed,
     Delivered,

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from pyromq.testing.history_check import check
-from pyromq.testing.history_events import (
+from pyromq.testing.history.check import check
+from pyromq.testing.history.events import (
     Committed,
     DeadLettered,
     Decided,
@@ -23,7 +23,7 @@ from pyromq.testing.history_events import (
     SendOk,
     SendUnknown,
 )
-from pyromq.testing.history_report import KEPT_PER_RULE, RULES
+from pyromq.testing.history.report import KEPT_PER_RULE, RULES
 from testing.history_stories import Q0, Q1, RETRIES, Story, three_consumed, three_messages, three_read
 
 

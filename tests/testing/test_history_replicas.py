@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pyromq.testing.history_replicas import LogFiles
+from pyromq.testing.history.replicas import LogFiles
 
 SIZE = 1000
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from pyromq.errors import NotNow
-from pyromq.testing import ports
+from pyromq.testing.brokers import ports
 
 #: Another test, in a process of its own, that wants a port where there are three.
 WANTS_ONE = """

@@ -12,9 +12,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 TESTS = """
 import pytest
-from pyromq.testing.asking import ask
+from pyromq.testing.brokers.asking import ask
 from pyromq.wire.codes import ResponseCode
-from pyromq.wire.nameserver_requests import GetRoute
+from pyromq.wire.requests.nameserver import GetRoute
 
 seen = []
 

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyromq.clock import ManualClock
-from pyromq.store.disk import Disk, Locked, MappedFile, OsDisk
+from pyromq.files.disk import Disk, Locked, MappedFile, OsDisk
 from pyromq.testing import CrashMode, PowerCut, SimDisk
-from pyromq.testing.sim_file import MAX_VERSIONS, PAGE, SECTOR
+from pyromq.testing.sim.file import MAX_VERSIONS, PAGE, SECTOR
 
 ROOT = Path("/store")
 LOG = ROOT / "commitlog" / "00000000000000000000"

@@ -9,7 +9,7 @@ import pyromq.testing
 from pyromq import ConsumeFrom, Message, Producer, PushConsumer, ReceivedMessage
 from pyromq.errors import PyroMQError, SendUnknown
 from pyromq.testing import Direction, FaultProxy, History, check
-from pyromq.testing.history_events import Handled, SendCalled, SendOk
+from pyromq.testing.history.events import Handled, SendCalled, SendOk
 
 SECONDS = 60
 KEYS = 4

@@ -13,8 +13,7 @@ from pyromq.errors import BadRequest
 from pyromq.model.data_version import DataVersion
 from pyromq.model.group import GroupConfig
 from pyromq.model.topic import TopicConfig
-from pyromq.wire import admin_requests, fastjson
-from pyromq.wire.admin_requests import ResetOffset, UpdateTopic
+from pyromq.wire import fastjson
 from pyromq.wire.bodies.connections import (
     ClientConnection,
     ConsumerConnections,
@@ -57,7 +56,9 @@ from pyromq.wire.bodies.topics_and_groups import (
     topics_in,
 )
 from pyromq.wire.command import Command
-from pyromq.wire.requests import Request, decode_request, encode_request, known_requests
+from pyromq.wire.requests import admin
+from pyromq.wire.requests.admin import ResetOffset, UpdateTopic
+from pyromq.wire.requests.client import Request, decode_request, encode_request, known_requests
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
 QUEUE_FORM = b'{"brokerName":"broker-a","queueId":0,"topic":"orders"}'
@@ -183,7 +184,7 @@ def test_whatever_comes_is_a_value_or_a_bad_request(body: bytes) -> None:
     decode_client_status(body)
 
 
-ADMIN_REQUESTS = [kind for kind in known_requests().values() if kind.__module__ == admin_requests.__name__]
+ADMIN_REQUESTS = [kind for kind in known_requests().values() if kind.__module__ == admin.__name__]
 
 
 @pytest.mark.parametrize("kind", ADMIN_REQUESTS, ids=lambda kind: kind.__name__)

@@ -19,7 +19,7 @@ from pyromq.errors import BadFrame, BadRequest, NotSupported
 from pyromq.wire.command import Command, Serialization
 from pyromq.wire.fields import wire_names
 from pyromq.wire.frames import decode_frame, encode_frame, frame_end
-from pyromq.wire.requests import decode_request, known_requests
+from pyromq.wire.requests.client import decode_request, known_requests
 from wire.shapes import only
 
 for _module in pkgutil.walk_packages(pyromq.wire.__path__, "pyromq.wire."):

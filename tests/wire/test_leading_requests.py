@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from pyromq.errors import BadRequest
 from pyromq.wire.bodies.epochs import BrokerEpochs, EpochEntry
-from pyromq.wire.leading_requests import GetBrokerEpochs, PromoteBroker, RestartBroker, StepDown
-from pyromq.wire.requests import Request, decode_request, encode_request
+from pyromq.wire.requests.client import Request, decode_request, encode_request
+from pyromq.wire.requests.roles import GetBrokerEpochs, PromoteBroker, RestartBroker, StepDown
 
 
 @pytest.mark.parametrize(

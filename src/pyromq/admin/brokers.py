@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from pyromq.admin.copies import Copying, DiskCare, first, read_copying, read_disk_care, whole, with_names
 from pyromq.admin.directory import BrokerAddress, Directory, of_each
 from pyromq.errors import CallFailed, ConfigError, NotFound, ServiceError
-from pyromq.wire.admin_requests import GetRuntimeInfo, UpdateBrokerConfig
 from pyromq.wire.bodies.routes import decode_kv_table
+from pyromq.wire.requests.admin import GetRuntimeInfo, UpdateBrokerConfig
 
 _RUNTIME = re.compile(r"(\d+) days?, (\d+) hours?, (\d+) minutes?, (\d+) seconds?")
 

@@ -26,7 +26,9 @@ from pyromq.admin.reading import (
 from pyromq.errors import BadRequest, CallFailed, ConsumerOffline, NoPermission, NotFound, ServiceError
 from pyromq.model.json_form import Json
 from pyromq.model.queue import MessageQueue
-from pyromq.wire.admin_requests import (
+from pyromq.wire.codes import ResponseCode
+from pyromq.wire.command import Command
+from pyromq.wire.requests.admin import (
     CloneOffsets,
     GetAllProducers,
     GetConsumerConnections,
@@ -35,9 +37,7 @@ from pyromq.wire.admin_requests import (
     GetRunningInfo,
     ResetOffset,
 )
-from pyromq.wire.codes import ResponseCode
-from pyromq.wire.command import Command
-from pyromq.wire.requests import (
+from pyromq.wire.requests.client import (
     GetMaxOffset,
     GetMinOffset,
     QueryConsumerOffset,

@@ -30,7 +30,7 @@ from pyromq.records.layout import FLAG_COMPRESSED
 from pyromq.records.properties import encode_properties
 from pyromq.records.record import decode
 from pyromq.wire.codes import ResponseCode
-from pyromq.wire.requests import QueryConsumerOffset, SendMessage, UpdateConsumerOffset, ViewMessage
+from pyromq.wire.requests.client import QueryConsumerOffset, SendMessage, UpdateConsumerOffset, ViewMessage
 
 PRODUCER_GROUP = "TOOLS_PRODUCER"
 #: A property of what was sent again: the topic of dead letters that it was in.

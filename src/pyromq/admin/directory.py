@@ -13,12 +13,12 @@ from typing import Protocol, TypeVar
 
 from pyromq.errors import CallFailed, ConfigError, NotFound, NotNow, TlsFailed, TopicNotFound, Unreachable
 from pyromq.net.address import is_address
-from pyromq.wire.admin_requests import GetBrokerConfig
 from pyromq.wire.bodies.routes import ClusterInfo, TopicRoute
 from pyromq.wire.codes import ResponseCode
 from pyromq.wire.command import Command
-from pyromq.wire.nameserver_requests import GetClusterInfo, GetRoute
-from pyromq.wire.requests import Request
+from pyromq.wire.requests.admin import GetBrokerConfig
+from pyromq.wire.requests.client import Request
+from pyromq.wire.requests.nameserver import GetClusterInfo, GetRoute
 
 log = logging.getLogger("pyromq.admin")
 

@@ -13,8 +13,8 @@ from pyromq.errors import BadRequest, ConfigError, GroupNotFound, TopicNotFound
 from pyromq.model import names
 from pyromq.model.group import GroupConfig
 from pyromq.model.json_form import from_json
-from pyromq.wire.admin_requests import DeleteGroup, GetAllGroups, UpdateGroup
 from pyromq.wire.bodies.topics_and_groups import encode_group
+from pyromq.wire.requests.admin import DeleteGroup, GetAllGroups, UpdateGroup
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from pyromq.admin.directory import Directory, of_each
 from pyromq.admin.promotion import Member, Promotion, choose
 from pyromq.admin.proving import Proving
 from pyromq.errors import CallFailed, NotNow, NotSupported, ServiceError
-from pyromq.wire.leading_requests import ForgetMember, PromoteBroker, RestartBroker, StepDown
+from pyromq.wire.requests.roles import ForgetMember, PromoteBroker, RestartBroker, StepDown
 
 #: How long a master waits for the slave to have everything. Sends are refused meanwhile.
 HAND_OVER_SECONDS = 10.0

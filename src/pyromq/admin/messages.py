@@ -18,7 +18,7 @@ from pyromq.net.address import MAX_PORT, shown_address
 from pyromq.records.layout import HEAD
 from pyromq.records.message_id import decode_message_id
 from pyromq.wire.codes import ResponseCode
-from pyromq.wire.requests import GetMaxOffset, GetMinOffset, PullMessage, QueryMessage, SearchOffset, ViewMessage
+from pyromq.wire.requests.client import GetMaxOffset, GetMinOffset, PullMessage, QueryMessage, SearchOffset, ViewMessage
 
 #: Carries a subscription; is not held.
 PULL_FLAGS = 4

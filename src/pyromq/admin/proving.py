@@ -12,7 +12,7 @@ from pyromq.config.secret_file import SETTING, VARIABLE, secret_path
 from pyromq.errors import ConfigError, NoPermission
 from pyromq.wire.bodies.epochs import BrokerEpochs
 from pyromq.wire.command import Command
-from pyromq.wire.leading_requests import RoleRequest
+from pyromq.wire.requests.roles import RoleRequest
 
 
 class Proving:

@@ -14,7 +14,8 @@ from pyromq.errors import BadRequest, ServiceError, TopicExists, TopicNotFound
 from pyromq.model import names
 from pyromq.model.queue import MessageQueue
 from pyromq.model.topic import Permission, TopicConfig
-from pyromq.wire.admin_requests import (
+from pyromq.wire.bodies.routes import TopicConfigs, TopicList, TopicRoute
+from pyromq.wire.requests.admin import (
     DeleteTopic,
     GetAllTopics,
     GetBrokerSystemTopics,
@@ -22,8 +23,7 @@ from pyromq.wire.admin_requests import (
     QueryGroupsOfTopic,
     UpdateTopic,
 )
-from pyromq.wire.bodies.routes import TopicConfigs, TopicList, TopicRoute
-from pyromq.wire.nameserver_requests import DeleteKv, DeleteTopicFromNameServer, PutKv
+from pyromq.wire.requests.nameserver import DeleteKv, DeleteTopicFromNameServer, PutKv
 
 Kind = Literal["normal", "retry", "dead-letter", "system"]
 

@@ -19,7 +19,7 @@ from pyromq.auth.group_secret import GroupSecret
 from pyromq.wire.bodies.epochs import BrokerEpochs
 from pyromq.wire.command import Command
 from pyromq.wire.fields import write_fields
-from pyromq.wire.leading_requests import GetBrokerEpochs, RoleRequest
+from pyromq.wire.requests.roles import GetBrokerEpochs, RoleRequest
 
 QUESTION, ANSWER, ROLE_REQUEST = "epochs-question", "epochs-answer", "role-request"
 #: The header field of an answer.

@@ -14,12 +14,12 @@ from pyromq.errors import BackupError, PyroMQError
 from pyromq.model import lenient_json
 from pyromq.model.json_form import JsonObject, an_object
 from pyromq.net.address import parse_address, shown_address
-from pyromq.store.log_history import FIELD
-from pyromq.wire import admin_requests as ask
+from pyromq.store.tables.log_history import FIELD
 from pyromq.wire.bodies.routes import decode_kv_table
 from pyromq.wire.command import Command
 from pyromq.wire.fastjson import loads
-from pyromq.wire.requests import Request
+from pyromq.wire.requests import admin as ask
+from pyromq.wire.requests.client import Request
 
 #: Asks `host:port`, and raises a PyroMQError unless the answer is a success.
 Ask = Callable[[str, Request], Awaitable[Command]]

@@ -29,7 +29,7 @@ from pyromq.backup.target import Target
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import BackupError, CallFailed
 from pyromq.replication.arrival import StreamDamaged
-from pyromq.store.readable import ReadableLog
+from pyromq.store.offline.readable_log import ReadableLog
 
 #: Of a chunk: two of them are in memory at a time.
 CHUNK_BYTES = 64 << 20

@@ -28,10 +28,10 @@ from pyromq.backup.target import LocalTarget, Target, saving
 from pyromq.backup.telling import counted, tables
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import BackupError
-from pyromq.store.config_files import JsonFile
-from pyromq.store.disk import OsDisk
+from pyromq.files.disk import OsDisk
+from pyromq.store.offline.readable_log import ReadableLog, readable_log
 from pyromq.store.paths import StorePaths
-from pyromq.store.readable import ReadableLog, readable_log
+from pyromq.store.tables.config_files import JsonFile
 from pyromq.version import version
 
 #: `(done, total)` in bytes of the log.

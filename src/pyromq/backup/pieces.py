@@ -17,10 +17,10 @@ from pyromq.backup.planning import SegmentPlan, Stretch, Until
 from pyromq.backup.tables import QueueEnds, queue_ends
 from pyromq.backup.target import NOTHING_ADDED, Target, saving
 from pyromq.errors import BackupError, CorruptBackup, CorruptLog
+from pyromq.files.disk import OsDisk
 from pyromq.records import layout, record
 from pyromq.records.scan import Scan, Stop, scan, why_bad
-from pyromq.store.disk import OsDisk
-from pyromq.store.segmented_file import NAME_DIGITS
+from pyromq.store.log.segmented_file import NAME_DIGITS
 
 #: Bytes are read and written so many at a time.
 BLOCK = 8 << 20

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyromq.backup.manifest import Chunk, Manifest
-from pyromq.store.readable import ReadableLog
+from pyromq.store.offline.readable_log import ReadableLog
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,9 +31,9 @@ from pyromq.backup.tables import POSITIONS, fit_file
 from pyromq.backup.target import Target
 from pyromq.backup.telling import counted, moment, tables
 from pyromq.errors import BackupError, CorruptBackup, CorruptFile, WrongShape
-from pyromq.store import log_place
-from pyromq.store.checkpoint import AbortMark, Checkpoint, CheckpointFile, RecoverPoint, RecoverPointFile
-from pyromq.store.disk import OsDisk
+from pyromq.files.disk import OsDisk
+from pyromq.store.durability.checkpoint import AbortMark, Checkpoint, CheckpointFile, RecoverPoint, RecoverPointFile
+from pyromq.store.log import log_place
 from pyromq.store.paths import StorePaths
 
 #: `(done, total)` in bytes.

@@ -1,10 +1,10 @@
 from collections.abc import Callable, Mapping, Sequence
 
-from pyromq.broker.clients import Consumers
+from pyromq.broker.state.clients import Consumers
 from pyromq.net._kernel import Inlet, Shortcut
 from pyromq.net.connection import Connection
 from pyromq.store._kernel import LogRun
-from pyromq.store.consume_queue import ConsumeQueue
+from pyromq.store.queues.consume_queue import ConsumeQueue
 
 class FastTopic:
     name: bytes

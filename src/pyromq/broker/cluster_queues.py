@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from pyromq.broker.topics import MAX_QUEUES, Topics
+from pyromq.broker.state.topics import MAX_QUEUES, Topics
 from pyromq.clock import Clock
 from pyromq.config import BrokerConfig
 from pyromq.errors import CallFailed, NotJson, WrongShape
@@ -20,7 +20,7 @@ from pyromq.net.client import Client
 from pyromq.wire.bodies.locks import MessageQueue
 from pyromq.wire.bodies.routes import QueueData, TopicRoute
 from pyromq.wire.codes import ResponseCode
-from pyromq.wire.nameserver_requests import GetRoute
+from pyromq.wire.requests.nameserver import GetRoute
 
 #: How long a route is taken for what the name servers would say.
 FRESH_SECONDS = 5.0

@@ -8,7 +8,7 @@ from pyromq.broker.compiled import KERNEL
 from pyromq.broker.fast_pulls import FastPulls
 from pyromq.broker.fast_sends import FastSends
 from pyromq.net.connection import Connection
-from pyromq.net.home import Taker
+from pyromq.net.endpoint import Taker
 
 if TYPE_CHECKING:
     from pyromq.broker._kernel import ShortcutsInTurn

@@ -13,23 +13,23 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pyromq.broker.clients import Consumers
 from pyromq.broker.compiled import KERNEL
-from pyromq.broker.processors.pull import HAS_COMMIT, Plan, PullProcessor, result
-from pyromq.broker.progress import Progress
-from pyromq.broker.read_advice import MASTER, ReadAdvice
-from pyromq.broker.resets import Resets
-from pyromq.broker.statistics import Statistics
+from pyromq.broker.failover.read_routing import MASTER, ReadAdvice
+from pyromq.broker.requests.pull import HAS_COMMIT, Plan, PullProcessor, result
+from pyromq.broker.state.clients import Consumers
+from pyromq.broker.state.offsets import Progress
+from pyromq.broker.state.resets import Resets
+from pyromq.broker.statistics.traffic import Statistics
 from pyromq.errors import IllegalOffset, PyroMQError, SystemBusy
 from pyromq.net.connection import Connection
 from pyromq.store.message_store import MessageStore
-from pyromq.store.queue_cursor import ENTRY
-from pyromq.store.queue_reader import ReadResult, ReadStatus
+from pyromq.store.queues.queue_cursor import ENTRY
+from pyromq.store.queues.queue_reader import ReadResult, ReadStatus
 from pyromq.store.reader import to_bytes
 from pyromq.wire.answer_pieces import answer_pieces
 from pyromq.wire.compiled import KERNEL as WIRE_KERNEL
 from pyromq.wire.frames import decode_frame
-from pyromq.wire.requests import PullMessage, decode_request
+from pyromq.wire.requests.client import PullMessage, decode_request
 
 if TYPE_CHECKING:
     from pyromq.broker._kernel import PullLoop, PullPlan

@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from pyromq.broker.ack_mark import AckMark
 from pyromq.broker.compiled import KERNEL
+from pyromq.broker.delivery.ack_mark import AckMark
+from pyromq.broker.delivery.receipts import receipt_fields, stamp
 from pyromq.broker.held_answers import HeldAnswers
 from pyromq.broker.overload import Overload
-from pyromq.broker.receipts import receipt_fields, stamp
 from pyromq.broker.send_loop import FastTopic, SendLoop
-from pyromq.broker.statistics import Statistics
+from pyromq.broker.statistics.traffic import Statistics
 from pyromq.config import BrokerConfig
 from pyromq.config.broker import WRITE
 from pyromq.errors import SLAVES_LATE, PyroMQError, StoreFenced
@@ -32,7 +32,7 @@ from pyromq.model.topic import TopicConfig
 from pyromq.net.connection import Connection
 from pyromq.records.layout import FLAG_MULTI_TAGS
 from pyromq.store.compiled import KERNEL as STORE_KERNEL
-from pyromq.store.log_run import ReadableLogRun
+from pyromq.store.log.log_run import ReadableLogRun
 from pyromq.store.message_store import MessageStore
 from pyromq.wire.answer_pieces import answer_pieces
 from pyromq.wire.codes import ResponseCode

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import bisect
 
-from pyromq.store.consume_queue import ConsumeQueue
 from pyromq.store.message_store import MessageStore
+from pyromq.store.queues.consume_queue import ConsumeQueue
 
 #: Of a log that came without its epochs, the first messages of at most this many files are compared.
 MOST_COMPARED = 32

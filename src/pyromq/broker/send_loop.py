@@ -23,10 +23,10 @@ from pyromq.errors import BadRequest
 from pyromq.records import layout
 from pyromq.records.plain import Terms
 from pyromq.records.properties import NAME_END, VALUE_END, split_properties
-from pyromq.store.log_run import ReadableLogRun, RecordPattern
+from pyromq.store.log.log_run import ReadableLogRun, RecordPattern
 from pyromq.wire.command import FLAG_ONE_WAY
 from pyromq.wire.fields import read_fields
-from pyromq.wire.requests import SendMessage
+from pyromq.wire.requests.client import SendMessage
 
 Fields = dict[str, str]
 

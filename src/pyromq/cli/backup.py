@@ -18,7 +18,7 @@ from pyromq.cli.connecting import AsJson, NameServers, Yes, group_of_commands, r
 from pyromq.cli.output import FriendlyGroup, escaped, moment, number, plural, size
 from pyromq.cli.reaching import DEFAULT_NAME_SERVER, connection
 from pyromq.cli.running import INTERRUPTED, Interrupted, run_interruptible
-from pyromq.cli.spark_reaching import moment_of
+from pyromq.cli.spark.reaching import moment_of
 from pyromq.cli.times import HELP as TIME
 from pyromq.errors import ConfigError
 from pyromq.net.address import is_address, parse_address, shown_address
@@ -65,7 +65,7 @@ def target_at(place: str) -> Target:
     if "://" not in place:
         return LocalTarget(Path(place).expanduser().absolute())
     try:
-        from pyromq.spark.jobs.backup_target import target_of
+        from pyromq.spark.jobs.backup.target import target_of
     except ImportError:
         raise ConfigError(
             f'{place} needs pyarrow, which is not installed: pip install "pyromq[spark]", or name a directory'

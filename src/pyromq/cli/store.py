@@ -13,13 +13,13 @@ from rich.console import Console
 from pyromq.cli import output
 from pyromq.cli.output import escaped, moment, number, plural, size
 from pyromq.config import StoreConfig
-from pyromq.store.inspect import StoreView, TopicView, detect, recover_command
-from pyromq.store.inspect import inspect as look
 from pyromq.store.message_store import MessageStore
+from pyromq.store.offline.inspect import StoreView, TopicView, detect, recover_command
+from pyromq.store.offline.inspect import inspect as look
+from pyromq.store.offline.verify import Severity, VerifyReport, bytes_and_messages_from
+from pyromq.store.offline.verify import verify as check
 from pyromq.store.paths import StorePaths
-from pyromq.store.recovery import RecoveryReport
-from pyromq.store.verify import Severity, VerifyReport, bytes_and_messages_from
-from pyromq.store.verify import verify as check
+from pyromq.store.recovery.log_recovery import RecoveryReport
 
 app = typer.Typer(help="Look inside a store directory, check it, put it in order.", no_args_is_help=True)
 

@@ -58,7 +58,7 @@ from pyromq.model.queue import MessageQueue
 from pyromq.net.peer import Peer
 from pyromq.records.compression import CompressionName, check_compression
 from pyromq.wire.command import Command
-from pyromq.wire.requests import PushReply, SendReply
+from pyromq.wire.requests.client import PushReply, SendReply
 from pyromq.wire.responses import Response
 
 _NOTHING: Mapping[str, str] = {}

@@ -19,13 +19,13 @@ from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Self
 
-from pyromq.client.consuming.member import Member
 from pyromq.client.consuming.polled import Polled
-from pyromq.client.consuming.questions import Questions
 from pyromq.client.consuming.settings import ConsumerSettings
-from pyromq.client.consuming.starting_point import ConsumeFrom, Start, checked
-from pyromq.client.consuming.statistics import ConsumerStatistics, queue_statistics
-from pyromq.client.consuming.strategies import Strategy, average
+from pyromq.client.group.member import Member
+from pyromq.client.group.questions import Questions
+from pyromq.client.group.starting_point import ConsumeFrom, Start, checked
+from pyromq.client.group.statistics import ConsumerStatistics, queue_statistics
+from pyromq.client.group.strategies import Strategy, average
 from pyromq.client.options import ClientOptions, Credentials, parse_name_servers
 from pyromq.client.received import ReceivedMessage
 from pyromq.client.session import Session

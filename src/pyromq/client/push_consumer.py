@@ -27,19 +27,19 @@ from os import PathLike
 from pathlib import Path
 from typing import Self, TypeVar
 
-from pyromq.client.consuming.lane import Lane
 from pyromq.client.consuming.listeners import Handler, Listeners, ready
-from pyromq.client.consuming.member import Member
 from pyromq.client.consuming.ordered import OrderedHandling
 from pyromq.client.consuming.process_queue import Run
-from pyromq.client.consuming.questions import Questions
+from pyromq.client.consuming.queue_worker import Lane
 from pyromq.client.consuming.sending_back import SendingBack
 from pyromq.client.consuming.settings import ConsumerSettings, RetryDelay
-from pyromq.client.consuming.starting_point import ConsumeFrom, Start, checked
-from pyromq.client.consuming.statistics import ConsumerStatistics, queue_statistics
-from pyromq.client.consuming.strategies import Strategy, average
 from pyromq.client.consuming.tracing import ConsumerTrace
 from pyromq.client.consuming.workers import Workers
+from pyromq.client.group.member import Member
+from pyromq.client.group.questions import Questions
+from pyromq.client.group.starting_point import ConsumeFrom, Start, checked
+from pyromq.client.group.statistics import ConsumerStatistics, queue_statistics
+from pyromq.client.group.strategies import Strategy, average
 from pyromq.client.hooks import Hook, Hooks
 from pyromq.client.options import ClientOptions, Credentials, parse_name_servers
 from pyromq.client.received import ReceivedMessage

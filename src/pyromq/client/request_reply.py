@@ -21,7 +21,7 @@ from pyromq.net.peer import Peer
 from pyromq.records import property_names as names
 from pyromq.records.properties import decode_properties
 from pyromq.records.record import encode
-from pyromq.wire.requests import PushReply
+from pyromq.wire.requests.client import PushReply
 from pyromq.wire.responses import Response
 
 log = logging.getLogger("pyromq.client")

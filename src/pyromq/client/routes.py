@@ -17,8 +17,8 @@ from pyromq.model.queue import MessageQueue
 from pyromq.model.topic import Permission
 from pyromq.wire.bodies.routes import BrokerData, TopicRoute
 from pyromq.wire.command import Command
-from pyromq.wire.nameserver_requests import GetRoute
-from pyromq.wire.requests import Request
+from pyromq.wire.requests.client import Request
+from pyromq.wire.requests.nameserver import GetRoute
 
 log = logging.getLogger("pyromq.client")
 

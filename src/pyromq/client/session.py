@@ -32,7 +32,7 @@ from pyromq.net.service import Handler, Service
 from pyromq.wire.bodies.heartbeat import ConsumerData, HeartbeatData, encode_heartbeat
 from pyromq.wire.codes import ResponseCode
 from pyromq.wire.command import Command
-from pyromq.wire.requests import Heartbeat, Request, UnregisterClient
+from pyromq.wire.requests.client import Heartbeat, Request, UnregisterClient
 
 log = logging.getLogger("pyromq.client")
 

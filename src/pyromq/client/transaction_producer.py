@@ -31,7 +31,7 @@ from pyromq.net.peer import Peer
 from pyromq.records import property_names as names
 from pyromq.records.layout import FLAG_COMMITTED, FLAG_PREPARED, FLAG_ROLLED_BACK
 from pyromq.records.message_id import decode_message_id
-from pyromq.wire.requests import CheckTransaction, EndTransaction
+from pyromq.wire.requests.client import CheckTransaction, EndTransaction
 
 log = logging.getLogger("pyromq.client")
 

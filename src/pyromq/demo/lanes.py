@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from pyromq.clock import SystemClock
 from pyromq.errors import PyroMQError
-from pyromq.telemetry import FINE_BOUNDS, Histogram
+from pyromq.metrics import FINE_BOUNDS, Histogram
 
 #: The time of an event loop goes in whole milliseconds, which is too coarse to measure by.
 monotonic = SystemClock().monotonic

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 from pyromq.admin.admin import Admin
-from pyromq.client.consuming.starting_point import ConsumeFrom
+from pyromq.client.group.starting_point import ConsumeFrom
 from pyromq.client.message import Message
 from pyromq.client.producer import Producer
 from pyromq.client.push_consumer import PushConsumer
@@ -22,7 +22,7 @@ from pyromq.demo.lanes import Lane, monotonic
 from pyromq.demo.ledger import Ledger
 from pyromq.demo.services import KINDS, REGISTRATION_SECONDS, Service, work
 from pyromq.errors import PyroMQError
-from pyromq.telemetry import FINE_BOUNDS, Histogram
+from pyromq.metrics import FINE_BOUNDS, Histogram
 from pyromq.testing import broker
 
 QUEUES = 4

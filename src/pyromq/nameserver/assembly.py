@@ -9,12 +9,12 @@ import logging
 from pyromq.clock import Clock, SystemClock
 from pyromq.config import NameServerConfig
 from pyromq.errors import StoreError
+from pyromq.files.disk import Disk
 from pyromq.nameserver.kv_config import KvConfig
 from pyromq.nameserver.processors import Processors
 from pyromq.nameserver.route_table import RouteTable
 from pyromq.net.server import Server
 from pyromq.net.service import Service
-from pyromq.store.disk import Disk
 
 log = logging.getLogger("pyromq.nameserver")
 

@@ -28,7 +28,6 @@ from pyromq.net.peer import Peer
 from pyromq.net.service import Handler
 from pyromq.net.slices import job
 from pyromq.records.checksum import positive_crc32
-from pyromq.wire import nameserver_requests as ask
 from pyromq.wire.bodies.routes import (
     TopicList,
     TopicRoute,
@@ -40,7 +39,8 @@ from pyromq.wire.bodies.routes import (
 )
 from pyromq.wire.command import PROTOCOL_VERSION
 from pyromq.wire.fastjson import standard_for
-from pyromq.wire.requests import Request
+from pyromq.wire.requests import nameserver as ask
+from pyromq.wire.requests.client import Request
 from pyromq.wire.responses import Response
 
 log = logging.getLogger("pyromq.nameserver")

@@ -13,9 +13,9 @@ from pyromq.errors import CallTimeout, TlsFailed, Unreachable
 from pyromq.net.address import parse_address
 from pyromq.net.connection import Connection
 from pyromq.net.dialling import refuse_itself
-from pyromq.net.home import Handle, Home, Sign
+from pyromq.net.endpoint import Handle, Home, Sign
 from pyromq.wire.command import Command
-from pyromq.wire.requests import Request
+from pyromq.wire.requests.client import Request
 
 CONNECT_SECONDS = 3.0
 

@@ -24,7 +24,7 @@ from pyromq.errors import BadFrame, BadRequest, CallTimeout, Unreachable
 from pyromq.model.message import LOCALHOST, PackedHost
 from pyromq.net.address import pack_address, shown_address
 from pyromq.net.compiled import KERNEL
-from pyromq.net.home import Handle, Home
+from pyromq.net.endpoint import Handle, Home
 from pyromq.net.outbox import CHUNK_BYTES, Outbox
 from pyromq.net.service import answer_for
 from pyromq.net.slices import CALLER, SLICE_SECONDS, slices_of
@@ -33,7 +33,7 @@ from pyromq.wire.command import FLAG_ANSWER, FLAG_ONE_WAY, Command
 from pyromq.wire.frames import body_pieces, decode_frame, encode_frame, encode_head, frame_end
 from pyromq.wire.header import Illegible
 from pyromq.wire.reassembly import Reassembly
-from pyromq.wire.requests import Request, encode_request
+from pyromq.wire.requests.client import Request, encode_request
 from pyromq.wire.responses import Response, answer_to, refusal
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from pyromq.model.message import PackedHost
 from pyromq.wire.command import Command
-from pyromq.wire.requests import Request
+from pyromq.wire.requests.client import Request
 
 
 class Peer(Protocol):

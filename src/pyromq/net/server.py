@@ -18,7 +18,7 @@ from pyromq.errors import ConfigError, NotNow
 from pyromq.net.address import MAX_PORT
 from pyromq.net.compiled import KERNEL
 from pyromq.net.connection import Connection
-from pyromq.net.home import Handle, Home
+from pyromq.net.endpoint import Handle, Home
 from pyromq.net.loop_state import state_of
 from pyromq.net.peer import Peer
 from pyromq.net.service import Answer

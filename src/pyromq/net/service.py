@@ -19,7 +19,7 @@ from pyromq.net.peer import Peer
 from pyromq.wire.body_limits import check_body
 from pyromq.wire.codes import ResponseCode, code_name
 from pyromq.wire.command import Command
-from pyromq.wire.requests import Request, decode_request
+from pyromq.wire.requests.client import Request, decode_request
 from pyromq.wire.responses import Response, refusal
 
 log = logging.getLogger("pyromq.net")

@@ -32,8 +32,8 @@ from pyromq.replication.handshake import (
     read,
 )
 from pyromq.replication.identity import Connected, Identity, Refused, displaced
-from pyromq.replication.joining import Epoch, GoOn, LogExtent, way_back
 from pyromq.replication.log import ReadLog
+from pyromq.replication.log_matching import Epoch, GoOn, LogExtent, way_back
 
 #: A follower that was silent for so many heartbeats no longer keeps another one with its id out.
 ALIVE_HEARTBEATS = 2

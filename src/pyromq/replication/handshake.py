@@ -22,7 +22,7 @@ import orjson
 from pyromq.errors import BadFrame, BadRequest
 from pyromq.model.json_form import OFFSET, InJson, Json, expect, in_json, some_objects, text, to_json, true_or_false
 from pyromq.replication.frames import HELLO, MAX_HELLO, PUSH
-from pyromq.replication.joining import Epoch, LogExtent
+from pyromq.replication.log_matching import Epoch, LogExtent
 from pyromq.wire.bodies.reading import read_body
 
 #: Bytes below the end of the follower's log that both sides compare.

@@ -23,8 +23,8 @@ from pyromq.replication.handshake import (
     read,
 )
 from pyromq.replication.identity import Identity, Refused
-from pyromq.replication.joining import Epoch
 from pyromq.replication.log import CopyLog
+from pyromq.replication.log_matching import Epoch
 
 
 def _new_nonce() -> str:

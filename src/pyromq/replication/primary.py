@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Callable
 from pyromq.clock import Clock
 from pyromq.errors import ConfigError, PyroMQError
 from pyromq.net.address import shown_address
-from pyromq.net.complaints import Complaints
+from pyromq.net.rate_limited_log import Complaints
 from pyromq.replication.admission import Admission, Greeting
 from pyromq.replication.followers import Followers
 from pyromq.replication.frames import MAX_PUSH, PUSH, push_head

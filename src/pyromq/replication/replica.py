@@ -21,8 +21,8 @@ from pyromq.net.dialling import dial, why_not
 from pyromq.replication.arrival import StreamDamaged
 from pyromq.replication.identity import Refused
 from pyromq.replication.introduction import Introduction
-from pyromq.replication.joining import Parted
 from pyromq.replication.log import CopyLog
+from pyromq.replication.log_matching import Parted
 from pyromq.replication.stream import Ahead, Gap, LeftBehind, ReplicaStream, StreamTimes
 
 log = logging.getLogger("pyromq.replication")

@@ -23,8 +23,8 @@ from pyromq.replication.frames import (
 )
 from pyromq.replication.identity import Identity
 from pyromq.replication.introduction import Introduction
-from pyromq.replication.joining import first_position
 from pyromq.replication.log import CopyLog, ReadLog
+from pyromq.replication.log_matching import first_position
 
 
 class StreamTimes(NamedTuple):

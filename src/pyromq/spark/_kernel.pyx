@@ -14,7 +14,7 @@ from libc.string cimport memchr, memcmp, memcpy, memset
 from pyromq.records._kernel cimport Parts, before_record, crc_is_right, find_parts, get32, get64
 
 from pyromq.records.java_hash import java_text
-from pyromq.spark.decode_rules import FIRST_MS, LAST_MS, normal_properties, shown_host, unpacked
+from pyromq.spark.decode.rules import FIRST_MS, LAST_MS, normal_properties, shown_host, unpacked
 
 cdef enum:
     HEAD = 48

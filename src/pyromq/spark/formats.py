@@ -30,29 +30,29 @@ class PyromqFormat(DataSource):
         return "pyromq"
 
     def schema(self) -> str:
-        from pyromq.spark.source import schema_of
+        from pyromq.spark.source.data_source import schema_of
 
         return schema_of(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from pyromq.spark.source import TopicReader
+        from pyromq.spark.source.data_source import TopicReader
 
         return TopicReader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        from pyromq.spark.source import TopicStreamReader
+        from pyromq.spark.source.data_source import TopicStreamReader
 
         return TopicStreamReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter | DataSourceArrowWriter:
-        from pyromq.spark.sink import new_writer
+        from pyromq.spark.sink.data_sink import new_writer
 
         return new_writer(self.options, schema, overwrite)
 
     def streamWriter(  # noqa: N802 - Spark's name
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter | DataSourceStreamArrowWriter:
-        from pyromq.spark.sink import new_stream_writer
+        from pyromq.spark.sink.data_sink import new_stream_writer
 
         return new_stream_writer(self.options, schema, overwrite)
 
@@ -65,11 +65,11 @@ class SegmentsFormat(DataSource):
         return "pyromq-segments"
 
     def schema(self) -> str:
-        from pyromq.spark.segments import schema_of
+        from pyromq.spark.segments.data_source import schema_of
 
         return schema_of(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from pyromq.spark.segments import SegmentsReader
+        from pyromq.spark.segments.data_source import SegmentsReader
 
         return SegmentsReader(self.options, schema)

@@ -10,21 +10,21 @@ from pathlib import Path
 
 from pyromq.clock import Clock
 from pyromq.config import StoreConfig
+from pyromq.files.disk import Disk
+from pyromq.files.uninterrupted import uninterrupted
+from pyromq.metrics import Telemetry
 from pyromq.records import record
-from pyromq.store import log_place
-from pyromq.store.allocator import Runner
-from pyromq.store.beside import uninterrupted
-from pyromq.store.commit_log import CommitLog
-from pyromq.store.disk import Disk
+from pyromq.store.durability.recover_points import RecoverPoints
 from pyromq.store.key_index import KeyIndex
+from pyromq.store.log import log_place
+from pyromq.store.log.allocator import Runner
+from pyromq.store.log.commit_log import CommitLog
+from pyromq.store.log.segmented_file import Segment
 from pyromq.store.paths import StorePaths
-from pyromq.store.queue_table import QueueTable
-from pyromq.store.recover_points import RecoverPoints
+from pyromq.store.queues.queue_table import QueueTable
 from pyromq.store.retention import MAX_REMOVED, Decision, SegmentAge, decide, newest_ms
-from pyromq.store.segmented_file import Segment
 from pyromq.store.trusted_clock import TrustedClock
 from pyromq.store.watermarks import Watermarks
-from pyromq.telemetry import Telemetry
 
 log = logging.getLogger("pyromq.store")
 

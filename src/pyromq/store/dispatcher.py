@@ -15,13 +15,13 @@ from pyromq.errors import CorruptLog
 from pyromq.records import layout, record
 from pyromq.records.java_hash import tag_code
 from pyromq.records.properties import split_properties
-from pyromq.store.commit_log import CommitLog
-from pyromq.store.consume_queue import ConsumeQueue, QueueEntry
-from pyromq.store.fresh_records import Stretch
 from pyromq.store.key_index import KeyIndex
-from pyromq.store.queue_cursor import dispatch, dispatch_records
-from pyromq.store.queue_table import QueueTable, is_safe_topic
-from pyromq.store.segmented_file import Segment
+from pyromq.store.log.commit_log import CommitLog
+from pyromq.store.log.fresh_records import Stretch
+from pyromq.store.log.segmented_file import Segment
+from pyromq.store.queues.consume_queue import ConsumeQueue, QueueEntry
+from pyromq.store.queues.queue_cursor import dispatch, dispatch_records
+from pyromq.store.queues.queue_table import QueueTable, is_safe_topic
 from pyromq.store.watermarks import Watermark, Watermarks
 
 log = logging.getLogger("pyromq.store")

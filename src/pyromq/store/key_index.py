@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING
 
 from pyromq.clock import Clock
 from pyromq.config import StoreConfig
+from pyromq.files.disk import Disk, MappedFile
 from pyromq.records import layout, record
 from pyromq.records.checksum import crc32
 from pyromq.records.java_hash import key_hash, key_hash_by_parts
 from pyromq.records.plain import PlainRecord, plain_records
 from pyromq.records.properties import split_properties
 from pyromq.store.compiled import KERNEL
-from pyromq.store.disk import Disk, MappedFile
 
 HEADER = struct.Struct(">qqqqii")
 _FACTS = struct.Struct(">6q")

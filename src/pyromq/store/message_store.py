@@ -38,39 +38,40 @@ from pyromq.errors import (
     StoreGone,
     TooManyFiles,
 )
+from pyromq.files import platform
+from pyromq.files.disk import Disk, OsDisk, Usage
+from pyromq.files.platform import SYNCS_WITH_FDATASYNC, what_to_do
+from pyromq.files.uninterrupted import end_if_cancelled, uninterrupted
+from pyromq.files.work_thread import WorkThread
+from pyromq.metrics import Telemetry
 from pyromq.model.message import AppendedAt, Draft
-from pyromq.store import log_place, platform
-from pyromq.store.allocator import Allocator, Result, Runner
-from pyromq.store.arrivals import Arrivals
-from pyromq.store.beside import end_if_cancelled, uninterrupted
-from pyromq.store.checkpoint import AbortMark, CheckpointFile, RecoverPoint, RecoverPointFile
 from pyromq.store.cleaner import Cleaner
-from pyromq.store.commit_log import CommitLog
-from pyromq.store.consume_queue import ConsumeQueue
-from pyromq.store.disk import Disk, OsDisk, Usage
 from pyromq.store.dispatch_timing import DispatchTiming
 from pyromq.store.dispatcher import Dispatcher
-from pyromq.store.flusher import Flusher
+from pyromq.store.durability.checkpoint import AbortMark, CheckpointFile, RecoverPoint, RecoverPointFile
+from pyromq.store.durability.flusher import Flusher
+from pyromq.store.durability.presence import CHECK_SECONDS, Presence
+from pyromq.store.durability.recover_points import RecoverPoints
+from pyromq.store.durability.reserve import RESERVE_BYTES, Reserve
+from pyromq.store.durability.sync_thread import SyncThread
 from pyromq.store.key_index import KeyIndex
-from pyromq.store.open_run import OpenRun
+from pyromq.store.log import log_place
+from pyromq.store.log.allocator import Allocator, Result, Runner
+from pyromq.store.log.commit_log import CommitLog
+from pyromq.store.log.open_run import OpenRun
+from pyromq.store.log.page_cache import Warmth
+from pyromq.store.log.segmented_file import SegmentedFile
+from pyromq.store.log.transient_pool import TransientPool
 from pyromq.store.paths import StorePaths
-from pyromq.store.platform import SYNCS_WITH_FDATASYNC, what_to_do
-from pyromq.store.presence import CHECK_SECONDS, Presence
-from pyromq.store.queue_cursor import queue_key
-from pyromq.store.queue_repair import QueueRepair
-from pyromq.store.queue_table import QueueTable, is_safe_topic
+from pyromq.store.queues.arrivals import Arrivals
+from pyromq.store.queues.consume_queue import ConsumeQueue
+from pyromq.store.queues.queue_cursor import queue_key
+from pyromq.store.queues.queue_repair import QueueRepair
+from pyromq.store.queues.queue_table import QueueTable, is_safe_topic
 from pyromq.store.reader import StoreReader, decode, to_bytes
-from pyromq.store.recover_points import RecoverPoints
-from pyromq.store.recovery import RecoveryReport
-from pyromq.store.reserve import RESERVE_BYTES, Reserve
-from pyromq.store.segmented_file import SegmentedFile
-from pyromq.store.start import Start
-from pyromq.store.sync_thread import SyncThread
-from pyromq.store.transient_pool import TransientPool
-from pyromq.store.warmth import Warmth
+from pyromq.store.recovery.log_recovery import RecoveryReport
+from pyromq.store.recovery.start import Start
 from pyromq.store.watermarks import Watermark, Watermarks
-from pyromq.store.work_thread import WorkThread
-from pyromq.telemetry import Telemetry
 
 if TYPE_CHECKING:
     from pyromq.store._kernel import LogRun

@@ -18,15 +18,15 @@ from pyromq.model.message import StoredMessage
 from pyromq.records import layout, record
 from pyromq.records.java_hash import java_hash
 from pyromq.records.message_id import decode_message_id
-from pyromq.store import recovery
-from pyromq.store.commit_log import CommitLog
-from pyromq.store.consume_queue import CHECKED_ENTRIES, ConsumeQueue, QueueEntry
 from pyromq.store.key_index import KeyIndex, keys_of
-from pyromq.store.queue_cursor import ENTRY
-from pyromq.store.queue_reader import MAX_ENTRIES_LOOKED_AT, MAX_FRESH_CHECKS, ReadResult, ReadStatus, read_queue
-from pyromq.store.queue_table import QueueTable
-from pyromq.store.segmented_file import Segment
-from pyromq.store.warmth import Warmth
+from pyromq.store.log.commit_log import CommitLog
+from pyromq.store.log.page_cache import Warmth
+from pyromq.store.log.segmented_file import Segment
+from pyromq.store.queues.consume_queue import CHECKED_ENTRIES, ConsumeQueue, QueueEntry
+from pyromq.store.queues.queue_cursor import ENTRY
+from pyromq.store.queues.queue_reader import MAX_ENTRIES_LOOKED_AT, MAX_FRESH_CHECKS, ReadResult, ReadStatus, read_queue
+from pyromq.store.queues.queue_table import QueueTable
+from pyromq.store.recovery import log_recovery
 from pyromq.store.watermarks import Watermarks
 
 #: Data this close to the end of the log is taken to be in memory without asking the system.
@@ -233,7 +233,7 @@ class StoreReader:
         assert not isinstance(spans, str)
         if not layout.has_queue_offset(spans.storage_flags):
             # A half of a transaction is in no queue. Following the log to it takes longer, and they are few.
-            return recovery.is_boundary(self.log.files, position)
+            return log_recovery.is_boundary(self.log.files, position)
         if position >= self.marks.dispatched.value and not self._try_dispatch():
             return False
         head = layout.HEAD.unpack_from(data)
@@ -245,11 +245,11 @@ class StoreReader:
             return True
         is_there = entry is not None and head[5] < queue.max_offset and not entry.is_blank
         if queue.is_suspect or (is_there and not self._is_in_log(queue, head[5], entry)):
-            return recovery.is_boundary(self.log.files, position)  # the queue is damaged, and tells nothing
+            return log_recovery.is_boundary(self.log.files, position)  # the queue is damaged, and tells nothing
         return False
 
     def _is_in_log(self, queue: ConsumeQueue, offset: int, entry: QueueEntry | None) -> bool:
-        return entry is not None and recovery.entry_matches(self.log.files, queue, offset, entry)
+        return entry is not None and log_recovery.entry_matches(self.log.files, queue, offset, entry)
 
     def message_by_id(self, message_id: str) -> memoryview:
         """The record that a message id names. Raises OffsetNotFound."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pyromq.clock import Clock, SystemClock, boot_id, uptime
-from pyromq.store.disk import Disk
+from pyromq.files.disk import Disk
 
 log = logging.getLogger("pyromq.store")
 

@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, overload
 
 if TYPE_CHECKING:
-    from pyromq.testing.crash_choice import CrashChoice, CrashMode
-    from pyromq.testing.embedded import EmbeddedBroker
-    from pyromq.testing.fault_proxy import Direction, FaultProxy
-    from pyromq.testing.history import History
-    from pyromq.testing.history_check import Report, check
-    from pyromq.testing.local_broker import LocalBroker
-    from pyromq.testing.process import BrokerProcess
-    from pyromq.testing.sim_disk import PowerCut, SimDisk
+    from pyromq.testing.brokers.embedded import EmbeddedBroker
+    from pyromq.testing.brokers.fault_proxy import Direction, FaultProxy
+    from pyromq.testing.brokers.local_broker import LocalBroker
+    from pyromq.testing.brokers.process import BrokerProcess
+    from pyromq.testing.history.check import Report, check
+    from pyromq.testing.history.history import History
+    from pyromq.testing.sim.crash_choice import CrashChoice, CrashMode
+    from pyromq.testing.sim.disk import PowerCut, SimDisk
 
 __all__ = [
     "BrokerProcess", "CrashChoice", "CrashMode", "Direction", "EmbeddedBroker", "FaultProxy", "History", "LocalBroker",
@@ -31,18 +31,18 @@ __all__ = [
 ]  # fmt: skip
 
 _HOME_OF = {
-    "BrokerProcess": "process",
-    "CrashChoice": "crash_choice",
-    "CrashMode": "crash_choice",
-    "Direction": "fault_proxy",
-    "EmbeddedBroker": "embedded",
-    "FaultProxy": "fault_proxy",
-    "History": "history",
-    "LocalBroker": "local_broker",
-    "PowerCut": "sim_disk",
-    "Report": "history_check",
-    "SimDisk": "sim_disk",
-    "check": "history_check",
+    "BrokerProcess": "brokers.process",
+    "CrashChoice": "sim.crash_choice",
+    "CrashMode": "sim.crash_choice",
+    "Direction": "brokers.fault_proxy",
+    "EmbeddedBroker": "brokers.embedded",
+    "FaultProxy": "brokers.fault_proxy",
+    "History": "history.history",
+    "LocalBroker": "brokers.local_broker",
+    "PowerCut": "sim.disk",
+    "Report": "history.check",
+    "SimDisk": "sim.disk",
+    "check": "history.check",
 }
 
 
@@ -91,17 +91,17 @@ def broker(
 
     It runs on a thread of this process; with `process=True` it is a process of its own, which can be killed.
     """
-    from pyromq.testing.broker_options import options_of
+    from pyromq.testing.brokers.broker_options import options_of
 
     options = options_of(
         topics=topics, auto_create_topics=auto_create_topics, flush=flush, data_dir=data_dir, advertise=advertise,
         config=config or {},
     )  # fmt: skip
     if process:
-        from pyromq.testing.process import BrokerProcess
+        from pyromq.testing.brokers.process import BrokerProcess
 
         return BrokerProcess(options)
-    from pyromq.testing.embedded import EmbeddedBroker
+    from pyromq.testing.brokers.embedded import EmbeddedBroker
 
     return EmbeddedBroker(options)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from pyromq.testing.local_broker import LocalBroker
+    from pyromq.testing.brokers.local_broker import LocalBroker
 
 #: What a topic may be called, but for its length.
 _NOT_IN_A_NAME = re.compile(r"[^\w-]+", re.ASCII)

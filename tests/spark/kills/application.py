@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming import StreamingQuery
 
-from pyromq.spark.jobs.archive import ArchivePlan, archive
+from pyromq.spark.jobs.archive.job import ArchivePlan, archive
 from pyromq.spark.lake.opening import read_lake
 
 CONF = {

@@ -23,8 +23,8 @@ from typing import NamedTuple, Self
 from pyromq.errors import PyroMQError
 from pyromq.sync import Admin, ConsumeFrom, Message, Producer, PullConsumer
 from pyromq.testing import BrokerProcess
-from spark.cluster import SparkCluster, environment_of
 from spark.kills.processes import Process, descendants, kill, python_workers, wait_until_gone
+from spark.support.cluster import SparkCluster, environment_of
 
 APPLICATION = Path(__file__).with_name("application.py")
 #: Far more than anything takes: when it is over, something hangs.

@@ -19,8 +19,8 @@ import pytest
 
 from pyromq import testing
 from pyromq.testing import BrokerProcess
-from spark.cluster import SparkCluster, running_cluster
 from spark.kills.stage import BROKER_SETTINGS, FILES, IDEMPOTENT, LAKE, LANES, TRANSACTIONAL, Kind, Stage
+from spark.support.cluster import SparkCluster, running_cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

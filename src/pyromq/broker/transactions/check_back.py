@@ -12,8 +12,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from pyromq.broker.clients import Producers
-from pyromq.broker.topics import Topics
+from pyromq.broker.state.clients import Producers
+from pyromq.broker.state.topics import Topics
 from pyromq.broker.transactions import forms
 from pyromq.broker.transactions.journal import Journal
 from pyromq.broker.transactions.ledger import Act, Half, Limits, Step
@@ -29,10 +29,10 @@ from pyromq.errors import (
     PyroMQError,
     StoreFenced,
 )
+from pyromq.files.platform import what_to_do
 from pyromq.model import names
 from pyromq.model.message import Draft
 from pyromq.net.peer import Peer
-from pyromq.store.platform import what_to_do
 
 log = logging.getLogger("pyromq.broker")
 

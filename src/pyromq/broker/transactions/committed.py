@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pyromq.broker.transactions import forms
 from pyromq.records import layout, record
-from pyromq.store.segmented_file import Segment, SegmentedFile
+from pyromq.store.log.segmented_file import Segment, SegmentedFile
 
 
 def committed_halves(files: SegmentedFile, start: int, end: int) -> Iterator[int | None]:

@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from pyromq.broker import properties
-from pyromq.broker.redraft import draft_of
+from pyromq.broker.delivery import properties
+from pyromq.broker.delivery.redraft import draft_of
 from pyromq.broker.transactions.ledger import Half, Key
 from pyromq.errors import IllegalMessage
 from pyromq.model import names
 from pyromq.model.message import AppendedAt, Draft, PackedHost
 from pyromq.records import layout, record
 from pyromq.records.message_id import encode_message_id
-from pyromq.wire.requests import CheckTransaction
+from pyromq.wire.requests.client import CheckTransaction
 
 HALF_TOPIC = names.HALF_TOPIC.encode()
 OP_TOPIC = names.HALF_DONE_TOPIC.encode()

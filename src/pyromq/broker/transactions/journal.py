@@ -17,17 +17,17 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from pyromq.broker.delivery.append import Writer
 from pyromq.broker.transactions import forms
 from pyromq.broker.transactions.committed import committed_halves
 from pyromq.broker.transactions.ledger import Half, Key, Ledger
-from pyromq.broker.writer import Writer
 from pyromq.clock import Clock
 from pyromq.errors import CorruptStore, DiskFull, IllegalMessage, NotEnoughReplicas, NotNow, OffsetNotFound
 from pyromq.model import names
 from pyromq.model.message import AppendedAt, Draft, PackedHost
-from pyromq.store.config_files import ConsumerOffsets
 from pyromq.store.message_store import MessageStore
-from pyromq.store.queue_reader import ReadResult, ReadStatus
+from pyromq.store.queues.queue_reader import ReadResult, ReadStatus
+from pyromq.store.tables.config_files import ConsumerOffsets
 
 log = logging.getLogger("pyromq.broker")
 

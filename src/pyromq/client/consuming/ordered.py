@@ -15,15 +15,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pyromq.client.consuming.ending import let_end
-from pyromq.client.consuming.lane import Lane
+from pyromq.client.consuming.handler_task import HandlerTask, is_at_loop_end, is_cancelled
 from pyromq.client.consuming.large_bodies import LargeBodies
 from pyromq.client.consuming.listeners import Listeners, is_its_own
 from pyromq.client.consuming.process_queue import Run
-from pyromq.client.consuming.queue_locks import QueueLocks
+from pyromq.client.consuming.queue_worker import Lane
 from pyromq.client.consuming.sending_back import SendingBack, told
 from pyromq.client.consuming.settings import ConsumerSettings
 from pyromq.client.consuming.verdicts import DeadLetter
-from pyromq.client.handler_task import HandlerTask, is_at_loop_end, is_cancelled
+from pyromq.client.group.queue_locks import QueueLocks
 from pyromq.client.received import ReceivedMessage
 from pyromq.client.session import Session
 

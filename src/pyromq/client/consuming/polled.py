@@ -7,8 +7,8 @@ from collections import deque
 from itertools import islice
 from typing import NamedTuple
 
-from pyromq.client.consuming.lane import Lane
 from pyromq.client.consuming.process_queue import Run
+from pyromq.client.consuming.queue_worker import Lane
 from pyromq.client.received import ReceivedMessage
 from pyromq.model.queue import MessageQueue
 

@@ -11,16 +11,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from pyromq.client.consuming.places import Places
 from pyromq.client.consuming.settings import ConsumerSettings
 from pyromq.client.consuming.verdicts import DeadLetter, RetryLater
+from pyromq.client.group.places import Places
 from pyromq.client.received import ReceivedMessage
 from pyromq.client.session import Session
 from pyromq.errors import PyroMQError, Unreachable
 from pyromq.model.names import retry_topic
 from pyromq.records import property_names as names
 from pyromq.records.properties import encode_properties
-from pyromq.wire.requests import SendBack, SendMessage
+from pyromq.wire.requests.client import SendBack, SendMessage
 
 log = logging.getLogger("pyromq.client")
 

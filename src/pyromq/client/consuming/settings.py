@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyromq.client.consuming.starting_point import ConsumeFrom
-from pyromq.client.consuming.strategies import Strategy, average
+from pyromq.client.group.starting_point import ConsumeFrom
+from pyromq.client.group.strategies import Strategy, average
 from pyromq.client.received import ReceivedMessage
 from pyromq.errors import ConfigError
 from pyromq.model.names import check_group

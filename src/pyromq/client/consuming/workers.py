@@ -16,13 +16,13 @@ from itertools import islice
 from typing import Any
 
 from pyromq.client.consuming.ending import let_end
-from pyromq.client.consuming.lane import Lane
+from pyromq.client.consuming.handler_task import HandlerTask, is_at_loop_end
 from pyromq.client.consuming.large_bodies import LargeBodies
 from pyromq.client.consuming.listeners import Listener, Listeners, is_its_own
 from pyromq.client.consuming.process_queue import Run
+from pyromq.client.consuming.queue_worker import Lane
 from pyromq.client.consuming.sending_back import SendingBack, told
 from pyromq.client.consuming.settings import ConsumerSettings
-from pyromq.client.handler_task import HandlerTask, is_at_loop_end
 from pyromq.client.received import ReceivedMessage
 from pyromq.client.session import Session
 

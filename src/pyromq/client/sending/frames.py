@@ -13,7 +13,7 @@ from pyromq.client.sending.parcel import Parcel
 from pyromq.model.names import DEFAULT_TOPIC
 from pyromq.wire.codes import RequestCode
 from pyromq.wire.header import encode_header
-from pyromq.wire.requests import SendMessage, encode_request
+from pyromq.wire.requests.client import SendMessage, encode_request
 
 _LENGTHS = struct.Struct(">II")
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from pyromq.client.session import Session
 from pyromq.errors import BrokerError, NotNow, SystemBusy, Unreachable
-from pyromq.wire.requests import IssueWriter
+from pyromq.wire.requests.client import IssueWriter
 
 #: What is kept at most; more are asked for again.
 MAX_TOKENS = 4096

@@ -1,5 +1,5 @@
 """The jobs of `pyromq spark`, each a function that takes a Spark session and a plan, and returns a report.
 
-from pyromq.spark.jobs.audit import AuditPlan, audit
+from pyromq.spark.jobs.audit.job import AuditPlan, audit
 report = audit(spark, AuditPlan(path="/data/store"))
 """

@@ -21,7 +21,7 @@ from pyarrow import fs
 
 from pyromq.errors import ConfigError, LakeError
 from pyromq.spark.claims import create_once
-from pyromq.spark.store_places import has_keys, shown_place, why_not
+from pyromq.spark.segments.store_places import has_keys, shown_place, why_not
 
 #: Object stores: a name with slashes is a name.
 WITHOUT_DIRECTORIES = ("s3", "gcs", "abfs")

@@ -1,0 +1,1 @@
+"""Roles, members, fencing and replication of a broker group."""

@@ -1,0 +1,1 @@
+"""Deduplication of repeated sends of numbered producers."""

@@ -1,0 +1,1 @@
+"""Requests of administrators, a module for each subject."""

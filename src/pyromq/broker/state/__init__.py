@@ -1,0 +1,1 @@
+"""Topics, groups, clients, offsets and locks of a broker."""

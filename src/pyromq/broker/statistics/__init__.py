@@ -1,0 +1,1 @@
+"""Counters and figures of a broker."""

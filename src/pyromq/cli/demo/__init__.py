@@ -1,0 +1,1 @@
+"""`pyromq demo`."""

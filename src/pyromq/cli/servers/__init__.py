@@ -1,0 +1,1 @@
+"""Commands that run servers, and `pyromq doctor`."""

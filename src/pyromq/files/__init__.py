@@ -1,0 +1,1 @@
+"""The lowest layer of input and output: files, directories, platform calls."""

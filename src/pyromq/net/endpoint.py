@@ -1,0 +1,135 @@
+"""What the connections of one server or client share: the handler, the limits, and what they cost in memory together.
+
+Two sums are kept. Answers that peers do not take: above half the limit nobody who is behind is read from, above the
+limit the one that is most behind is cut off. Requests that have not arrived whole: above the limit the one that has
+waited longest is cut off, so that a peer which sends the half of something cannot crowd out those that send the whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pyromq.clock import Clock, SystemClock
+from pyromq.config import LimitsConfig
+from pyromq.errors import NotSupported
+from pyromq.net.memory import Released
+from pyromq.net.peer import Peer
+from pyromq.net.rate_limited_log import Complaints
+from pyromq.net.service import Answer
+from pyromq.wire.codes import code_name
+from pyromq.wire.command import Command
+from pyromq.wire.frames import FrameLimits
+from pyromq.wire.responses import refusal
+
+if TYPE_CHECKING:
+    from pyromq.net._kernel import Intake, Shortcut
+    from pyromq.net.connection import Connection
+
+Handle = Callable[[Command, Peer], Answer]
+#: Puts into a request what says who sends it.
+Sign = Callable[[Command], None]
+
+#: Where a read puts its bytes. One buffer serves all connections: it is looked at before anybody else reads.
+READ_BYTES = 256 << 10
+
+
+class Taker(Protocol):
+    """Handles the frames of shapes that it knows, without making commands of them."""
+
+    def take(self, data: memoryview, at: int, connection: Connection) -> int:
+        """Handle frames from `at` on, and return where the first one begins that is not whole or not known.
+
+        Answers go to `connection.put_bytes`; when that says that there is no more room, this must return. `data` is
+        borrowed: no view of it may be kept. Whatever is wrong with a frame is left to the ordinary path.
+        """
+
+
+class FastPath(Taker, Protocol):
+    """What a server tries before the ordinary way."""
+
+    def begin_turn(self) -> Shortcut | None:
+        """All connections are read now: what takes their most usual frames in compiled code; None: nothing does."""
+
+    def end_turn(self) -> None:
+        """All have been read."""
+
+
+def _nobody(command: Command, _: Peer) -> Answer:
+    return refusal(NotSupported(f"{code_name(command.code)} is not supported here"))
+
+
+class Home:
+    """The connections of one server or client."""
+
+    def __init__(
+        self, handle: Handle | None, limits: LimitsConfig | None = None, *, clock: Clock | None = None
+    ) -> None:
+        self.handle: Handle = handle or _nobody
+        self.limits = limits or LimitsConfig()
+        self.frame_limits = FrameLimits(
+            frame_bytes=self.limits.max_frame_bytes,
+            header_bytes=self.limits.max_header_bytes,
+            fields=self.limits.max_header_fields,
+        )
+        self.fast_path: FastPath | None = None
+        self.sign: Sign | None = None
+        #: Is told of a peer that has not answered one of our calls for a while, again and again until it does.
+        self.on_slow: Callable[[Connection], None] | None = None
+        self.complaints = Complaints(clock or SystemClock())
+        self.scratch = memoryview(bytearray(READ_BYTES))
+        #: Reads all connections together; None: each transport reads for itself.
+        self.intake: Intake | None = None
+        self.connections: set[Connection] = set()
+        #: Requests without an answer whose sender is gone: they are carried out all the same.
+        self.orphans: set[asyncio.Future[Any]] = set()
+        #: Grows now and then; a connection notes it when it reads, which tells how long it has been idle.
+        self.tick = 0
+        #: Connections whose peers have not taken all that was written, and how many bytes that is in all.
+        self.behind: set[Connection] = set()
+        self.unsent_bytes = 0
+        self.released = Released()
+        #: Connections with the half of a frame, the oldest first, and the tick at which it began.
+        self.partial: dict[Connection, int] = {}
+        self.partial_bytes = 0
+
+    def opened(self, connection: Connection) -> bool:
+        """A connection was made; False when it may not stay."""
+        self.connections.add(connection)
+        return True
+
+    def closed(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+
+    def complain(self, connection: Connection, why: str, level: int = logging.WARNING) -> None:
+        self.complaints.say(connection.host, f"connection of {connection.address} closed: {why}", level)
+
+    # --- the two sums ------------------------------------------------------------------------------------------------
+
+    @property
+    def unsent_room(self) -> int:
+        """How far one connection may be behind and still be read from."""
+        limits = self.limits
+        return limits.max_unsent_bytes_per_connection if self.unsent_bytes <= limits.max_unsent_bytes // 2 else 0
+
+    def count_unsent(self, more: int) -> None:
+        self.unsent_bytes += more
+        if more < 0:
+            self.released.count(-more)
+        while self.unsent_bytes > self.limits.max_unsent_bytes and self.behind:
+            most = max(self.behind, key=lambda one: one.unsent_bytes)
+            most.abort(
+                f"it has not taken {most.unsent_bytes} bytes of its answers, and all peers together have not taken "
+                "limits.max_unsent_bytes"
+            )
+
+    def count_partial(self, more: int) -> None:
+        self.partial_bytes += more
+        while self.partial_bytes > self.limits.max_partial_bytes and self.partial:
+            oldest = next(iter(self.partial))
+            oldest.abort(
+                f"it has sent {oldest.partial_bytes} bytes of an unfinished request, longer ago than any other peer, "
+                "and all of them together have sent limits.max_partial_bytes"
+            )

@@ -1,0 +1,1 @@
+"""Commit-log records as Arrow batches."""

@@ -1,0 +1,1 @@
+"""`pyromq spark audit`: checks of stores and backups."""

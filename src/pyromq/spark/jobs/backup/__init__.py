@@ -1,0 +1,1 @@
+"""`pyromq spark backup` and `restore`."""

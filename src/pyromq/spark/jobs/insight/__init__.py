@@ -1,0 +1,1 @@
+"""`pyromq spark insight`: a report about topics."""

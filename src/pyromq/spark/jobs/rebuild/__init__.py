@@ -1,0 +1,1 @@
+"""`pyromq spark rebuild`: consume queues and key index from the log."""

@@ -1,0 +1,1 @@
+"""`pyromq spark replay`: a lake back into topics."""

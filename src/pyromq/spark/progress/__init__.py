@@ -1,0 +1,1 @@
+"""Progress and lag of Spark queries."""

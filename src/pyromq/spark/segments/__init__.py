@@ -1,0 +1,1 @@
+"""`format("pyromq-segments")`: commit-log files as a table."""

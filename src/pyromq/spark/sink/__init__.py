@@ -1,0 +1,1 @@
+"""`format("pyromq")` as a sink: frames and streams written to topics."""

@@ -1,0 +1,1 @@
+"""`format("pyromq")` as a source: batches and streams."""

@@ -1,0 +1,1 @@
+"""Flush, checkpoint, recover points: what makes appended bytes durable."""

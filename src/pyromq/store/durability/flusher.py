@@ -1,0 +1,226 @@
+"""Makes appended bytes durable: at intervals, or at once for those who wait (group commit).
+
+Everything that was appended while one sync ran is covered by the next: waiting sends share it. A sync that fails
+fences the store: the state of the page cache is unknown from then on, so nothing later may be acknowledged, and
+trying again could report a success that is none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from functools import partial
+from threading import Lock
+from typing import NamedTuple
+
+from pyromq.clock import Clock
+from pyromq.config import FlushConfig
+from pyromq.errors import StoreFenced
+from pyromq.files.uninterrupted import uninterrupted
+from pyromq.files.work_thread import WorkThread
+from pyromq.metrics import Telemetry
+from pyromq.store.durability.sync_thread import MAX_FILES, SyncThread
+from pyromq.store.log.commit_log import CommitLog
+from pyromq.store.log.segmented_file import Segment
+from pyromq.store.watermarks import Watermarks
+
+#: The loop waits for the disk by itself as long as no sync takes longer than this. Slower ones have a thread.
+SYNC_HERE_SECONDS = 0.001
+#: So many turns of the loop without a new message: nobody else is about to send.
+QUIET_TURNS = 3
+
+
+class _Pending(NamedTuple):
+    """What to sync: up to where, the time of its last record, and in which files."""
+
+    target: int
+    timestamp_ms: int
+    segments: list[Segment]
+
+
+class Flusher:
+    """Moves `synced` towards `appended`."""
+
+    def __init__(
+        self,
+        config: FlushConfig,
+        commit_log: CommitLog,
+        marks: Watermarks,
+        clock: Clock,
+        telemetry: Telemetry,
+        fence: Callable[[BaseException], StoreFenced],
+        commit: Callable[[], None],
+    ) -> None:
+        self._config = config
+        self._log = commit_log
+        self._marks = marks
+        self._clock = clock
+        self._fence = fence
+        #: Brings gathered records into the page cache first, where a transient pool is in use.
+        self._commit = commit
+        self._wake = asyncio.Event()
+        self._syncing = Lock()
+        self._failure: OSError | None = None
+        self._thread: SyncThread | None = None
+        #: How long the last sync took, and how much it made durable.
+        self._last_seconds = 0.0
+        self._last_bytes = 0
+        self._seconds = telemetry.histogram("store.flush_seconds")
+        #: Store time of the last record that is known to be durable.
+        self.last_timestamp_ms = 0
+
+    def wake(self) -> None:
+        """Somebody waits, or much has gathered: sync as soon as the last sync is over."""
+        self._wake.set()
+
+    def grew(self) -> None:
+        """The log has grown."""
+        unsynced = self._marks.appended.value - self._marks.synced.value
+        if unsynced >= (1 if self._config.sync else self._config.amount_bytes):
+            self._wake.set()
+
+    def may_sync_here(self, position: int) -> bool:
+        """May the loop itself sync what comes behind a position: is all before it on the disk, and the disk fast?
+
+        While a thread syncs it may not: the system tells of a failure once, and would tell the thread.
+        """
+        return (
+            self._config.inline_sync
+            and self._thread is not None
+            and self._thread.is_idle
+            and self._failure is None
+            and self._last_seconds <= SYNC_HERE_SECONDS
+            and self._marks.synced.value == position
+        )
+
+    def synced_here(self, position: int, count: int, seconds: float) -> None:
+        """The loop did, so many times, in this time altogether."""
+        self._last_seconds = seconds / max(count, 1)
+        self._seconds.record(self._last_seconds, count)
+        self._reached(_Pending(position, self._log.last_timestamp_ms, []))
+        self._last_bytes //= max(count, 1)
+
+    def sync_now(self) -> None:
+        """Sync everything that is appended, on this thread. Raises StoreFenced."""
+        if self._thread is not None:
+            self._failure = self._thread.finish() or self._failure
+        pending = self._pending()
+        if pending.segments:
+            try:
+                self._sync(pending.segments)
+            except OSError as error:
+                raise self._fence(error) from error
+            self._reached(pending)
+
+    async def run(self, thread: WorkThread | SyncThread) -> None:
+        """Sync again and again, on another thread, until cancelled."""
+        self._thread = thread if isinstance(thread, SyncThread) else None
+        while True:
+            await self._due()
+            if self._config.sync:
+                await self._gather()
+            pending = self._pending(MAX_FILES)
+            self._wake.clear()  # whatever woke us is in it, also what it brought into the page cache itself
+            if pending.target < self._marks.written.value:
+                self._wake.set()  # the next portion follows at once
+            if pending.segments:
+                try:
+                    await uninterrupted(self._sync_beside(thread, pending))
+                except OSError as error:
+                    raise self._fence(error) from error
+                except asyncio.CancelledError:
+                    self._reached(pending)
+                    raise
+                self._reached(pending)
+
+    def _sync_beside(self, thread: WorkThread | SyncThread, pending: _Pending) -> asyncio.Future[None]:
+        if isinstance(thread, WorkThread):
+            return thread.submit(partial(self._sync, pending.segments))
+        self._raise_failure()
+        files = [segment.file.sync_descriptor() for segment in pending.segments]
+        return thread.sync(files, partial(self._ended, self._clock.monotonic(), pending))
+
+    def _ended(self, started: float, pending: _Pending, error: OSError | None) -> None:
+        """Whoever waits is told in the same turn of the loop, before the task that syncs goes on."""
+        self._synced(started, error)
+        if error is None:
+            self._reached(pending)
+
+    def _synced(self, started: float, error: OSError | None) -> None:
+        """A sync has ended, on whichever thread."""
+        if error is not None:
+            self._failure = error
+        self._last_seconds = self._clock.monotonic() - started
+        self._seconds.record(self._last_seconds)
+
+    def _raise_failure(self) -> None:
+        """The system tells of a failure once: a second attempt would report a success that is none."""
+        if self._failure is not None:
+            raise self._failure
+
+    async def _due(self) -> None:
+        """Wait until there is something to sync."""
+        if self._config.sync:
+            await self._wake.wait()  # every append wakes us
+            return
+        # Not `wait_for`: before Python 3.12 it can swallow a cancellation that meets the event.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._config.interval_ms / 1000):
+                await self._wake.wait()
+
+    async def _gather(self) -> None:
+        """Whoever was released by the last sync is likely to send again, at once: wait for them while they come, but no
+        longer than that sync took. One sync for many costs each of them less. While nobody waits, nobody waits for
+        them either."""
+        marks = self._marks
+        waiting = self._log.written_to - marks.synced.value
+        if not waiting:
+            return
+        until = self._clock.monotonic() + self._last_seconds
+        quiet_turns = 0
+        while waiting < self._last_bytes and quiet_turns < QUIET_TURNS and self._clock.monotonic() < until:
+            await asyncio.sleep(0)
+            more = self._log.written_to - marks.synced.value
+            quiet_turns = quiet_turns + 1 if more == waiting else 0
+            waiting = more
+
+    def _pending(self, max_segments: int | None = None) -> _Pending:
+        """Return the unsynced part of the log, at most `max_segments` of its oldest segments."""
+        self._commit()
+        target, synced = self._marks.written.value, self._marks.synced.value
+        touched: list[Segment] = []
+        for segment in reversed(self._log.files.segments):
+            if segment.end <= synced or synced == target:
+                break
+            if segment.base < target:
+                touched.append(segment)
+        touched.reverse()
+        if max_segments is not None and len(touched) > max_segments:
+            # The store time of the portion's last record is not known; an older one is always true.
+            portion = touched[:max_segments]
+            return _Pending(portion[-1].end, self.last_timestamp_ms, portion)
+        return _Pending(target, self._log.last_timestamp_ms, touched)
+
+    def _sync(self, segments: list[Segment]) -> None:
+        started = self._clock.monotonic()
+        error: OSError | None = None
+        with self._syncing:  # the owner's `sync_now` and the thread's sync may meet
+            self._raise_failure()
+            try:
+                # Oldest first: a crash in between leaves no durable record behind one that is not.
+                for segment in segments:
+                    segment.file.sync()
+            except OSError as problem:
+                error = problem
+                raise
+            finally:
+                self._synced(started, error)
+
+    def _reached(self, pending: _Pending) -> None:
+        # `sync_now` may have come further meanwhile; and once the store is fenced no success counts any more.
+        synced = self._marks.synced
+        if pending.target > synced.value and not synced.has_failed:
+            self.last_timestamp_ms = pending.timestamp_ms
+            self._last_bytes = pending.target - synced.value
+            synced.advance(pending.target)

@@ -1,0 +1,1 @@
+"""Reads and checks of a store directory without its broker."""

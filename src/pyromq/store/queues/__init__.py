@@ -1,0 +1,1 @@
+"""Consume queues, derived from the commit log."""

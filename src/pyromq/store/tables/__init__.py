@@ -1,0 +1,1 @@
+"""Small tables kept as JSON files in `config/`."""

@@ -1,0 +1,1 @@
+"""Brokers started for tests: in this process or as programs."""

@@ -1,0 +1,1 @@
+"""Histories of sends and receives, and the checker that judges them."""

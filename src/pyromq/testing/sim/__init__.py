@@ -1,0 +1,1 @@
+"""Simulated disks, networks and replicas."""

@@ -1,0 +1,241 @@
+"""A sync master without its slave: what it stored it stored once, and nothing that runs beside it stops."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from broker import test_fast_sends
+from broker.delivery import test_delays
+from broker.requests import test_send_back
+from broker.support import numbered_scene, transaction_scene
+from broker.support.transaction_scene import COMMIT, HALVES, ROLL_BACK
+from net.fakes import until as until_ever
+from pyromq.broker import fast_sends
+from pyromq.broker.delivery import delays as delays_module
+from pyromq.clock import ManualClock, SystemClock
+from pyromq.config import ReplicationConfig, TransactionConfig
+from pyromq.model.message import Draft
+from pyromq.replication.followers import Followers
+from pyromq.replication.identity import Identity
+from pyromq.wire.codes import ResponseCode
+from pyromq.wire.frames import decode_frames
+
+#: It acknowledges with one slave, and takes and shows messages without.
+ALONE: dict[str, Any] = {"role": "SYNC_MASTER", "replication": ReplicationConfig(timeout_ms=20, visibility="immediate")}
+#: It takes no messages without one, and shows none that the slave does not have.
+CLOSED: dict[str, Any] = {"role": "SYNC_MASTER", "replication": ReplicationConfig(timeout_ms=20, min_in_sync=2)}
+NOBODY = ResponseCode.SLAVE_NOT_AVAILABLE
+
+
+def slave_joins(parts: Any, position: int | None = None) -> None:
+    """One that has everything, or everything below a position."""
+    end = parts.store.marks.appended.value
+    known = Followers().joined(
+        "s", end if position is None else position, int(parts.clock.monotonic() * 1000),
+        identity=Identity("s", 1, "s:10911"), proved=True,
+    )  # fmt: skip
+    parts.ack_mark.followers_changed(known.sent("s", end))
+    parts.store.dispatch()  # what it has is shown
+
+
+def slave_leaves(parts: Any) -> None:
+    """With everything."""
+    slave_joins(parts)
+    parts.ack_mark.followers_changed(Followers())
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        await until_ever(holds)
+
+
+# --- delayed messages ------------------------------------------------------------------------------------------------
+
+
+def test_a_delayed_message_is_delivered_once() -> None:
+    parts = test_delays.Parts(**ALONE)
+    parts.topics.make(test_delays.TopicConfig("orders", 4, 4))
+    scene = test_delays.Scene(parts)
+    scene.send("tea", 1)
+    scene.wait(1)
+    assert scene.deliver() == ["tea"]
+    scene.wait(10)
+    assert scene.deliver() == ["tea"]
+
+
+def test_delayed_messages_wait_while_nothing_is_taken_and_are_delivered_then(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(delays_module, "RETRY_SECONDS", 0.01)
+
+    async def story() -> None:
+        parts = test_delays.Parts(clock=SystemClock(), store={"delay_levels": "1s"}, **CLOSED)
+        parts.topics.make(test_delays.TopicConfig("orders", 4, 4))
+        scene = test_delays.Scene(parts)
+        scene.send("tea", 1)
+        slave_leaves(parts)
+        parts.store.dispatch()
+        running = asyncio.ensure_future(scene.delays.run())
+        await until(lambda: "delayed messages wait" in caplog.text)
+        assert scene.orders() == []
+        slave_joins(parts)
+        await until(lambda: slave_joins(parts) or bool(scene.orders()))
+        running.cancel()
+        assert scene.orders() == ["tea"]
+
+    asyncio.run(story())
+
+
+# --- messages that come back -----------------------------------------------------------------------------------------
+
+
+def test_a_consumer_that_gives_a_message_back_is_told_that_it_was_taken() -> None:
+    scene = test_send_back.Scene(**ALONE)
+    answer = scene.send_back(scene.store().position)
+    assert answer.code == ResponseCode.SUCCESS
+    assert "no slave has confirmed it" in (answer.reason or "")
+    scene.deliver(10)
+    assert len(scene.parts.messages(test_send_back.RETRY)) == 1
+
+
+# --- transactions ----------------------------------------------------------------------------------------------------
+
+
+def test_a_transaction_is_committed_once() -> None:
+    scene = transaction_scene.Scene(**ALONE)
+    sent = scene.send()
+    assert sent.code == NOBODY
+    assert scene.end(sent, COMMIT).code == NOBODY
+    assert scene.end(sent, COMMIT).reason is not None
+    assert len(scene.parts.messages("orders", 2)) == 1
+
+
+def test_an_end_that_could_not_be_recorded_counts_and_is_recorded_later() -> None:
+    scene = transaction_scene.Scene(**CLOSED)
+    slave_joins(scene.parts)
+    sent = scene.send()
+    slave_leaves(scene.parts)
+    assert scene.end(sent, ROLL_BACK).code == ResponseCode.SUCCESS
+    assert scene.parts.messages(transaction_scene.OPS) == []
+    slave_joins(scene.parts)
+    scene.journal.record_missing_ends()
+    slave_joins(scene.parts)
+    assert len(scene.parts.messages(transaction_scene.OPS)) == 1
+
+
+def test_check_back_goes_on_when_messages_are_taken_again(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    scene = transaction_scene.Scene(**CLOSED, transaction=TransactionConfig(timeout_ms=1, check_interval_ms=10))
+    slave_joins(scene.parts)
+    scene.send()
+    peer = scene.connect()
+    scene.clock.advance(10)
+    slave_leaves(scene.parts)
+
+    async def story() -> None:
+        running = asyncio.ensure_future(scene.check_back.run())
+        await until(lambda: "not asked for until messages are taken again" in caplog.text)
+        slave_joins(scene.parts)
+        await until(lambda: bool(peer.told))
+        assert not running.done()
+        running.cancel()
+
+    asyncio.run(story())
+    slave_joins(scene.parts)
+    assert len(scene.parts.messages(HALVES)) == 2  # the half, and the copy that it was asked for with
+
+
+# --- numbered messages -----------------------------------------------------------------------------------------------
+
+
+def test_a_numbered_message_that_is_sent_again_is_not_stored_again() -> None:
+    scene = numbered_scene.Scene(**ALONE)
+    assert scene.send(0, 0, 3).code == NOBODY
+    again = scene.send(0, 0, 3)
+    assert (again.code, again.more["repeated"]) == (NOBODY, "3")
+    slave_joins(scene.parts)
+    assert scene.send(0, 0, 3).code == ResponseCode.SUCCESS
+    assert scene.stored() == numbered_scene.numbers(0, 0, 3)
+
+
+def test_a_numbered_message_that_was_refused_has_no_number_yet() -> None:
+    scene = numbered_scene.Scene(**CLOSED)
+    slave_joins(scene.parts)
+    scene.send(0, 0)
+    scene.parts.ack_mark.followers_changed(Followers())
+    with pytest.raises(Exception, match="must be"):
+        scene.send(0, 1)
+    slave_joins(scene.parts)
+    assert "repeated" not in scene.send(0, 1).more
+    slave_joins(scene.parts)
+    assert scene.stored() == numbered_scene.numbers(0, 0, 2)
+
+
+# --- the fast way ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["readable", "chosen"])
+def _form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "readable":
+        monkeypatch.setattr(fast_sends, "CHOSEN", fast_sends.READABLE)
+
+
+@pytest.mark.usefixtures("_form")
+def test_held_answers_leave_with_the_report_that_covers_them() -> None:
+    scene = test_fast_sends.Scene(**ALONE)
+    slave_joins(scene.parts)
+    connection = test_fast_sends.FakeConnection()
+    data = test_fast_sends.frame(test_fast_sends.PLAIN)
+    assert scene.fast.take(memoryview(data), 0, connection) == len(data)  # type: ignore[arg-type]
+    scene.parts.store.close_run()
+    assert (connection.out, scene.fast.held_sends) == (b"", 1)
+    slave_joins(scene.parts)
+    (answer,) = decode_frames(connection.out)
+    assert (answer.code, scene.fast.held_sends) == (ResponseCode.SUCCESS, 0)
+
+
+@pytest.mark.usefixtures("_form")
+@pytest.mark.parametrize("leaves", [True, False])
+def test_held_answers_that_waited_too_long_keep_their_receipt_and_get_another_code(leaves: bool) -> None:
+    scene = test_fast_sends.Scene(**ALONE, clock=SystemClock())
+    slave_joins(scene.parts)
+    connection = test_fast_sends.FakeConnection()
+    data = b"".join(test_fast_sends.frame(test_fast_sends.PLAIN, opaque=number) for number in range(3))
+    scene.fast.take(memoryview(data), 0, connection)  # type: ignore[arg-type]
+    scene.parts.store.close_run()
+    if leaves:
+        scene.parts.ack_mark.followers_changed(Followers())
+
+    async def story() -> None:
+        watching = asyncio.ensure_future(scene.parts.ack_mark.run())
+        await until(lambda: bool(connection.out))
+        watching.cancel()
+
+    asyncio.run(story())
+    answers = list(decode_frames(connection.out))
+    late = NOBODY if leaves else ResponseCode.FLUSH_SLAVE_TIMEOUT
+    assert [(one.code, one.correlation_id, one.fields["queueOffset"]) for one in answers] == [
+        (late, 0, "1"), (late, 1, "2"), (late, 2, "3"),
+    ]  # fmt: skip
+    assert all(one.fields["msgId"] and one.fields["transactionId"] for one in answers)
+    slave_joins(scene.parts)
+    assert len(list(decode_frames(connection.out))) == 3
+
+
+@pytest.mark.usefixtures("_form")
+def test_without_a_slave_sends_go_the_ordinary_way_which_says_so() -> None:
+    scene = test_fast_sends.Scene(**ALONE)
+    cast(ManualClock, scene.parts.clock).advance(scene.parts.ack_mark.timeout_s)  # none is about to come any more
+    assert scene.fast_way(test_fast_sends.frame(test_fast_sends.PLAIN)) == (0, b"")
+
+
+def test_a_draft_is_stored_although_nobody_else_has_it() -> None:
+    scene = test_fast_sends.Scene(**ALONE)
+    end = scene.parts.store.marks.appended.value
+    scene.parts.writer.append([Draft(b"orders", 0, b"here")])
+    assert scene.parts.store.marks.appended.value > end

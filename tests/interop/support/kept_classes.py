@@ -1,0 +1,41 @@
+"""The classes of Apache's servers as Java keeps them once it has read and checked them: they start in half the time.
+
+`python -m interop.kept_classes`, in tests/, makes the archive; `scripts/run_tests.py` does that. Tests run without it
+too.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from interop.support.apache import CACHE, ApacheCluster, ToolchainMissing, toolchain
+
+DUMP_TIMEOUT_S = 120
+
+
+def main() -> None:
+    jcmd = shutil.which("jcmd")
+    try:
+        archive = toolchain().archive
+    except ToolchainMissing:
+        return
+    if jcmd is None or archive.exists():
+        return
+    fresh = CACHE / f"{archive.stem}.{os.getpid()}"
+    with TemporaryDirectory() as directory:
+        cluster = ApacheCluster(Path(directory) / "store", jvm_options=["-XX:+RecordDynamicDumpInfo"])
+        cluster.start()
+        try:
+            command = [jcmd, str(cluster.broker_pid), "VM.cds", "dynamic_dump", str(fresh)]
+            subprocess.run(command, check=True, timeout=DUMP_TIMEOUT_S, stdout=subprocess.DEVNULL)
+        finally:
+            cluster.kill()
+    fresh.rename(archive)
+
+
+if __name__ == "__main__":
+    main()

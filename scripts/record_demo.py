@@ -41,7 +41,7 @@ COLUMNS, LINES = 80, 24
 CELL_WIDTH, CELL_HEIGHT, FONT_SIZE = 9, 18, 15
 EDGE, TITLE_BAR = 14, 36
 BACKGROUND, FOREGROUND = (0x16, 0x18, 0x1D), (0xD5, 0xD8, 0xDE)
-#: What dim text keeps of its colour.
+#: Brightness of dim text.
 DIM = 0.55
 BLOCKS = {character: number for number, character in enumerate("▁▂▃▄▅▆▇█", 1)}
 #: Borders as paths in a cell of 9 by 18, through its middle.
@@ -54,7 +54,7 @@ Colour = tuple[int, int, int]
 
 
 def film(moments: Sequence[tuple[RenderableType, float]], title: str) -> str:
-    """What is seen, and for how many seconds."""
+    """One frame and its duration in seconds."""
     strip = _Strip()
     frames = [strip.frame(_lines(what)) for what, _ in moments]
     seconds = [each for _, each in moments]

@@ -1,69 +1,68 @@
-"""One tree for everything that can go wrong. The type says whose fault it is and what to do.
+"""The errors that PyroMQ raises. The type says which side is at fault and whether a retry helps.
 
     PyroMQError
-    ├── ConfigError                  a setting that cannot be used; names the setting
-    ├── IllegalMessage               a message the store must not take: the sender's fault, retrying is no help
-    │   ├── IllegalName              a topic or group that cannot be called so
-    │   ├── OutOfSequence            a numbered message whose predecessor is missing; has the number that is expected
-    │   └── RepeatNotFound           a numbered message that was stored once, and is not in the log any more
+    ├── ConfigError                  an invalid setting; names the setting
+    ├── IllegalMessage               an invalid message: the sender's fault, a retry does not help
+    │   ├── IllegalName              an invalid name of a topic or group
+    │   ├── OutOfSequence            a numbered message whose predecessor is missing; has the expected number
+    │   └── RepeatNotFound           a repeated numbered message whose original is no longer in the log
     ├── StoreError
     │   ├── StoreLocked              another process has the directory; names its pid
     │   ├── StoreClosed              used before it was opened or after it was closed
-    │   ├── StoreFenced              a sync or our own code failed: nothing more is acknowledged, restart to recover
-    │   ├── DiskFull                 appends are refused until there is room; reads go on
-    │   │   └── TooManyFiles         no new queue: the process may not open many more files
-    │   ├── BadRecord                bytes that must be a record are none, or a damaged one; says where among them
+    │   ├── StoreFenced              a write or sync failed: nothing more is acknowledged, restart to recover
+    │   ├── DiskFull                 appends are refused until there is free space; reads continue
+    │   │   └── TooManyFiles         no new queue: the process is near its limit of open files
+    │   ├── BadRecord                the bytes are no record, or a damaged one; has the position
     │   ├── CorruptFile              a config file and its previous copy are both unreadable
-    │   ├── StoreGone                its files were removed, renamed or replaced while it was open
-    │   └── CorruptStore             bytes on disk are not what was written; names file and position
-    │       ├── CorruptLog           a record below the synced mark is damaged: never cut silently
+    │   ├── StoreGone                files of an open store were removed, renamed or replaced
+    │   └── CorruptStore             damaged bytes on disk; names file and position
+    │       ├── CorruptLog           a damaged record below the synced mark: never cut silently
     │       └── CorruptQueue         a consume-queue entry disagrees with the log (rebuildable)
     ├── BackupError                  a backup that cannot be made, continued or restored as asked
-    │   └── CorruptBackup            bytes in a backup are not what was saved; names file and position
+    │   └── CorruptBackup            damaged bytes in a backup; names file and position
     ├── ProtocolError
-    │   ├── BadFrame                 bytes that are no frame, or one above a limit: nobody can be answered
-    │   └── BadRequest               a request whose fields or body are not what its code needs
-    ├── ServiceError                 a request that was understood and is not carried out; the type says why
-    │   ├── NotSupported             nobody here knows this request
-    │   ├── SystemBusy               too much to do right now: try again, or another broker
+    │   ├── BadFrame                 bytes that are no frame, or a frame above a limit: no answer is possible
+    │   └── BadRequest               a request with missing or invalid fields or an invalid body
+    ├── ServiceError                 a valid request that is refused; the type says why
+    │   ├── NotSupported             this server does not handle the request code
+    │   ├── SystemBusy               the server is overloaded: try again, or another broker
     │   ├── NotNow                   this server cannot do that in its present state
     │   │   └── QueueRebuilding      a damaged consume queue is being derived from the log: try again soon
-    │   ├── EpochTooOld              a promotion with a number that has been: ask with a larger one
-    │   ├── NotEnoughReplicas        too few copies are in sync for a message to be accepted
-    │   ├── SlavesLate               stored here, and perhaps nowhere else: slaves did not report it in time
+    │   ├── EpochTooOld              a promotion with an epoch that is already used: ask with a larger one
+    │   ├── NotEnoughReplicas        too few replicas are in sync to accept a message
+    │   ├── SlavesLate               stored on the master; slaves did not confirm it in time
     │   ├── NoPermission             the topic, the group or the broker does not allow it
-    │   │   └── WriterNotIssued      a numbered message without the proof of an identity that this broker issued
-    │   ├── TopicNotFound            no such topic here, and none may be made
-    │   ├── TopicExists              a topic of that name is there already
-    │   ├── GroupNotFound            no such consumer group here, and none may be made
-    │   ├── SubscriptionNotFound     the group does not subscribe to that topic here
-    │   ├── SubscriptionNotLatest    the broker knows an older subscription: the client tries again
-    │   ├── NotFound                 what was asked for (a key, an offset) is not there
+    │   │   └── WriterNotIssued      a numbered message without a valid token for its producer id
+    │   ├── TopicNotFound            the topic does not exist and is not created automatically
+    │   ├── TopicExists              the topic exists already
+    │   ├── GroupNotFound            the consumer group does not exist and is not created automatically
+    │   ├── SubscriptionNotFound     the group does not subscribe to that topic on this broker
+    │   ├── SubscriptionNotLatest    the broker has an older subscription: the client tries again
+    │   ├── NotFound                 there is no such key or offset
     │   ├── ConsumerOffline          no such client is connected
-    │   └── BrokerError              a broker's answer whose code has no type of its own here
+    │   └── BrokerError              a response code without an error type of its own
     ├── CallFailed                   a request to another process got no answer
     │   ├── Unreachable              there is no connection, or it broke
-    │   │   ├── NoMaster             no route names a master of it: it changes hands or starts again, or it is gone
-    │   │   └── TlsFailed            somebody is there, but TLS with it did not come about
-    │   └── CallTimeout              no answer in time: it may have been carried out or not
+    │   │   ├── NoMaster             no route names a master: it is failing over, restarting or gone
+    │   │   └── TlsFailed            the server answers, but the TLS handshake failed
+    │   └── CallTimeout              no answer in time: the request may have been executed or not
     ├── ClientError
-    │   ├── SendError                a send that did not go well; has the error of each attempt
+    │   ├── SendError                a send without success; has the error of each attempt
     │   │   ├── SendFailed           the message is certainly not stored
-    │   │   └── SendUnknown          the message may be stored or not: find out before it is sent again
-    │   ├── NoReply                  a request message was sent and nobody replied in time
-    │   ├── DataLoss                 messages that were to be read are not there any more
-    │   ├── ClientClosed             used before it was started or after it was stopped
-    │   └── UnreadableBody           a body that says that it is compressed, and cannot be unpacked
-    ├── LakeError                    the table that topics are archived in is not what it should be
-    │   └── LakeConflict             somebody else committed to it first: nothing was added, run again
-    ├── OffsetNotFound               the asked position or id holds no message
+    │   │   └── SendUnknown          the message may be stored or not: find out before sending it again
+    │   ├── NoReply                  a request message got no reply in time
+    │   ├── DataLoss                 messages to read have been removed
+    │   ├── ClientClosed             used before it was started or after it was closed
+    │   └── UnreadableBody           a compressed body that cannot be decompressed
+    ├── LakeError                    the archive's table cannot be used
+    │   └── LakeConflict             another job committed first: nothing was added, run again
+    ├── OffsetNotFound               there is no message at the given position or id
     ├── IllegalOffset                an offset, queue or name that an offset table cannot hold
-    ├── FilterSyntaxError            a subscription that cannot be understood: the consumer's fault; says where
+    ├── FilterSyntaxError            an invalid subscription expression: the consumer's fault; has the position
     ├── NotJson                      bytes that are no JSON, or nested too deep
-    └── WrongShape                   JSON that is not what belongs there; says where
+    └── WrongShape                   JSON of an unexpected structure; says where
 
-`code` is the response code that the remoting protocol has for the error; it is translated to the wire in one
-place. Messages are for people: what happened, and what to do next.
+`code` is the response code of the remoting protocol. Error texts say what happened and what to do next.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ class PyroMQError(Exception):
 
 
 class ConfigError(PyroMQError):
-    """A setting that cannot be used. `setting` is its name, where one setting is at fault."""
+    """An invalid setting. `setting` is its name; `None` if no single setting is at fault."""
 
     code = 29  # INVALID_PARAMETER
 
@@ -90,19 +89,19 @@ class ConfigError(PyroMQError):
 
 
 class IllegalMessage(PyroMQError):
-    """A message that breaks a rule of the format: sending it again is no help."""
+    """A message that breaks a rule of the format: sending it again does not help."""
 
     code = 13  # MESSAGE_ILLEGAL
 
 
 class IllegalName(IllegalMessage):
-    """A topic or group that cannot be called so: its name becomes the name of a directory."""
+    """An invalid name of a topic or group; names become directories."""
 
     code = 29  # INVALID_PARAMETER
 
 
 class OutOfSequence(IllegalMessage):
-    """A numbered message that cannot follow what is stored. `expected` is the number that can: send again from it."""
+    """A numbered message with a gap before it. `expected` is the next number: send again from it."""
 
     def __init__(self, message: str, expected: str) -> None:
         super().__init__(message)
@@ -110,11 +109,11 @@ class OutOfSequence(IllegalMessage):
 
 
 class RepeatNotFound(IllegalMessage):
-    """A numbered message that was stored before and cannot be found in the log: neither acknowledged nor stored."""
+    """A repeated numbered message whose original is not in the log: neither acknowledged nor stored."""
 
 
 class StoreError(PyroMQError):
-    """Something about the store or the disk under it."""
+    """An error of the store or its disk."""
 
 
 class StoreLocked(StoreError):
@@ -144,7 +143,7 @@ class StoreFenced(StoreError):
 
 
 class StoreGone(StoreError):
-    """Files of a store were taken away while it was open: what is written to them is found by no start."""
+    """Files of an open store were removed: a restart would not find later writes."""
 
     code = 14  # SERVICE_NOT_AVAILABLE
 
@@ -167,7 +166,7 @@ def _what_fenced(cause: BaseException) -> tuple[str, str]:
 
 
 class DiskFull(StoreError):
-    """No room. Of a call that appends several messages, `receipts` tells which were appended before."""
+    """The disk is full. `receipts` has the messages of the same call that were appended before."""
 
     code = 14  # SERVICE_NOT_AVAILABLE
 
@@ -177,11 +176,11 @@ class DiskFull(StoreError):
 
 
 class TooManyFiles(DiskFull):
-    """Each queue needs open files, and the last of them are kept for the queues that are there."""
+    """Each queue needs open files, and the last descriptors are reserved for existing queues."""
 
 
 class CorruptStore(StoreError):
-    """Bytes on disk are not what was written there."""
+    """Damaged bytes on disk."""
 
     def __init__(self, file: Path, position: int, what: str, ways_out: str) -> None:
         self.file = file
@@ -203,11 +202,11 @@ class CorruptFile(StoreError):
 
 
 class BackupError(PyroMQError):
-    """A backup that cannot be made, continued or restored as it was asked for."""
+    """A backup that cannot be made, continued or restored as asked."""
 
 
 class CorruptBackup(BackupError):
-    """Bytes in a backup are not what was saved there. `position` is of the log, or of a small file's first byte."""
+    """Damaged bytes in a backup. `position` is in the log, or the first byte of a small file."""
 
     def __init__(self, file: str, position: int, what: str) -> None:
         self.file = file
@@ -220,7 +219,7 @@ class CorruptBackup(BackupError):
 
 
 class BadRecord(StoreError):
-    """Among bytes that must be records. `at` counts from the first of the bytes that were given."""
+    """The bytes are no record, or a damaged one. `at` is the index in the given bytes."""
 
     def __init__(self, at: int, what: str) -> None:
         self.at = at
@@ -229,7 +228,7 @@ class BadRecord(StoreError):
 
 
 class OffsetNotFound(PyroMQError):
-    """No message is stored at the position or id that was asked for."""
+    """There is no message at the given position or id."""
 
     code = 22  # QUERY_NOT_FOUND
 
@@ -241,7 +240,7 @@ class IllegalOffset(PyroMQError):
 
 
 class FilterSyntaxError(PyroMQError):
-    """A subscription's expression that cannot be understood or is too large; `position` counts from 0."""
+    """A subscription expression that is invalid or too large; `position` counts from 0."""
 
     code = 23  # SUBSCRIPTION_PARSE_FAILED
 
@@ -252,11 +251,11 @@ class FilterSyntaxError(PyroMQError):
 
 
 class NotJson(PyroMQError):
-    """Bytes that are no JSON, or JSON nested too deep. Says what is wrong with them."""
+    """Bytes that are no JSON, or JSON nested too deep."""
 
 
 class WrongShape(PyroMQError):
-    """JSON that parses but is not what belongs there. Says where and what was found."""
+    """JSON of an unexpected structure. The text says where, and which value was found."""
 
 
 class ProtocolError(PyroMQError):
@@ -264,18 +263,17 @@ class ProtocolError(PyroMQError):
 
 
 class BadFrame(ProtocolError):
-    """Bytes that are no frame, or a frame above a limit. What follows makes no sense: the connection is closed, unless
-    it says whom to answer."""
+    """Bytes that are no frame, or a frame above a limit. The connection is closed, unless the frame can be answered."""
 
 
 class BadRequest(ProtocolError):
-    """A request that has a form but not the fields or the body that its code needs."""
+    """A request with missing or invalid fields or an invalid body."""
 
     code = 29  # INVALID_PARAMETER
 
 
 class ServiceError(PyroMQError):
-    """A request that was understood and is not carried out."""
+    """A valid request that is refused."""
 
 
 class NotSupported(ServiceError):
@@ -291,28 +289,28 @@ class NotNow(ServiceError):
 
 
 class QueueRebuilding(NotNow):
-    """A consume queue was damaged and is being derived from the log: the same read succeeds soon."""
+    """A damaged consume queue is being derived from the log: the same read succeeds soon."""
 
 
 class EpochTooOld(ServiceError):
-    """Somebody is to lead with a number that has been: another one may lead with it."""
+    """A promotion with an epoch that is already used: another broker may lead with it."""
 
     code = 2000  # CONTROLLER_FENCED_MASTER_EPOCH
 
 
 class NotEnoughReplicas(ServiceError):
-    """RocketMQ answers so (IN_SYNC_REPLICAS_NOT_ENOUGH) with the code for a fault of the system: clients try again."""
+    """Too few replicas are in sync. RocketMQ answers with SYSTEM_ERROR, too, so that clients try again."""
 
 
 class SlavesLate(ServiceError):
-    """`code` says whether a slave is slow (FLUSH_SLAVE_TIMEOUT) or there is none (SLAVE_NOT_AVAILABLE)."""
+    """Stored on the master only. `code` is FLUSH_SLAVE_TIMEOUT for a slow slave, SLAVE_NOT_AVAILABLE for none."""
 
     def __init__(self, code: int) -> None:
         self.code = code
         super().__init__(SLAVES_LATE)
 
 
-#: What the client is told with it.
+#: Text of a `SlavesLate` answer.
 SLAVES_LATE = "the message is stored here, and no slave has confirmed it in time: it may be lost with this machine"
 
 
@@ -321,7 +319,7 @@ class NoPermission(ServiceError):
 
 
 class WriterNotIssued(NoPermission):
-    """A numbered message whose writer is not proved. `may_renew`: a new token of this broker would prove it."""
+    """A numbered message without a valid token for its producer id. `may_renew`: a new token would be valid."""
 
     def __init__(self, message: str, *, may_renew: bool) -> None:
         super().__init__(message)
@@ -361,23 +359,23 @@ class CallFailed(PyroMQError):
 
 
 class Unreachable(CallFailed):
-    """There is no connection to it, or the connection broke before an answer came."""
+    """There is no connection, or it broke before the answer."""
 
 
 class NoMaster(Unreachable):
-    """No route names a master of it: it changes hands or starts again, or it is gone."""
+    """No route names a master: it is failing over, restarting or gone."""
 
 
 class TlsFailed(Unreachable):
-    """Somebody is there, but this client does not trust its certificate, or one of the two does not speak TLS."""
+    """The server answers, but its certificate is not trusted, or one side does not use TLS."""
 
 
 class CallTimeout(CallFailed):
-    """No answer in time: it may have been carried out or not."""
+    """No answer in time: the request may have been executed or not."""
 
 
 class BrokerError(ServiceError):
-    """A broker's answer whose code has no type of its own here."""
+    """A response code without an error type of its own."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
@@ -385,11 +383,11 @@ class BrokerError(ServiceError):
 
 
 class ClientError(PyroMQError):
-    """Something about the client itself, or about what it was asked to do."""
+    """An error of the client or of a call's arguments."""
 
 
 class SendError(ClientError):
-    """A send that did not go well. `attempts` has the error of each try, in order."""
+    """A send without success. `attempts` has the error of each attempt, in order."""
 
     def __init__(self, message: str, attempts: Sequence[PyroMQError] = ()) -> None:
         super().__init__(message)
@@ -401,7 +399,7 @@ class SendFailed(SendError):
 
 
 class SendUnknown(SendError):
-    """The message may be stored or not. `receipt` is what the broker said of it, if it said something."""
+    """The message may be stored or not. `receipt` is the broker's answer, or `None` without one."""
 
     def __init__(self, message: str, attempts: Sequence[PyroMQError] = (), receipt: object = None) -> None:
         super().__init__(message, attempts)
@@ -409,24 +407,24 @@ class SendUnknown(SendError):
 
 
 class NoReply(ClientError):
-    """A request message was sent, and nobody replied in time: whoever handles it may do so yet."""
+    """A request message got no reply in time. A consumer may still handle it."""
 
 
 class DataLoss(ClientError):
-    """Messages that were to be read are not there any more: retention removed them, or their topic was deleted."""
+    """Messages to read have been removed: by retention, or with their topic."""
 
 
 class ClientClosed(ClientError):
-    """Used before it was started or after it was stopped."""
+    """Used before it was started or after it was closed."""
 
 
 class UnreadableBody(ClientError):
-    """A body that says that it is compressed, and cannot be unpacked."""
+    """A compressed body that cannot be decompressed."""
 
 
 class LakeError(PyroMQError):
-    """The table that topics are archived in is not what it should be."""
+    """The archive's table cannot be used."""
 
 
 class LakeConflict(LakeError):
-    """Somebody else committed to the lake first: nothing of ours is in it, and running again goes on from there."""
+    """Another job committed first: nothing was added, and the next run continues from its commit."""

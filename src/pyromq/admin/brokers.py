@@ -17,7 +17,7 @@ _RUNTIME = re.compile(r"(\d+) days?, (\d+) hours?, (\d+) minutes?, (\d+) seconds
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatus:
-    """How one broker is doing. Where it does not answer, `problem` says why and the figures are zero."""
+    """State of one broker. If it does not answer, `problem` says why and the figures are zero."""
 
     cluster: str
     name: str
@@ -38,11 +38,11 @@ class BrokerStatus:
     #: Share of the disk that is in use, from 0 to 1.
     disk_used: float = 0.0
     log_bytes: int = 0
-    #: When the oldest message it still has was stored; 0: it has none.
+    #: Store time of its oldest message; 0 without messages.
     oldest_message_ms: int = 0
-    #: What it says of copies; a broker that is not PyroMQ says nothing.
+    #: State of its replication; `None` for Apache RocketMQ's brokers.
     copying: Copying | None = None
-    #: What it says of its disk; a broker that is not PyroMQ says nothing.
+    #: State of its disk; `None` for Apache RocketMQ's brokers.
     disk_care: DiskCare | None = None
     #: Why expired messages stay (its clock has jumped); empty if they do not.
     retention_paused: str = ""
@@ -64,7 +64,7 @@ class Brokers:
         return await self._directory.brokers()
 
     async def statuses(self) -> Sequence[BrokerStatus]:
-        """How all of them are doing. One that does not answer is among them, with the reason."""
+        """Return the state of all brokers. Those that do not answer are included, with the reason."""
         return name_slaves(await of_each(await self._directory.brokers(), self._status_or_problem))
 
     async def status(self, broker: str) -> BrokerStatus:
@@ -132,7 +132,7 @@ def _with_names(one: BrokerStatus, statuses: Sequence[BrokerStatus]) -> BrokerSt
 
 
 def read_status(broker: BrokerAddress, figures: Mapping[str, str]) -> BrokerStatus:
-    """RocketMQ's figures, which are text, as values. What is absent or strange is zero."""
+    """Convert RocketMQ's textual figures. Missing and malformed ones are zero."""
     started_ms = whole(figures, "bootTimestamp")
     running_ms = _running_ms(figures.get("runtime", ""))
     return BrokerStatus(

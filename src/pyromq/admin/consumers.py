@@ -46,13 +46,13 @@ from pyromq.wire.requests.client import (
     UpdateConsumerOffset,
 )
 
-#: Where to set a group: the oldest message, the end, what was stored from a time on, or an offset.
+#: Target of an offset reset: the oldest message, the end, a store time, or an offset.
 Target = Literal["earliest", "latest"] | datetime | int
 
 
 @dataclass(frozen=True, slots=True)
 class QueueLag:
-    """How far a group is in one queue."""
+    """Offsets of a group in one queue."""
 
     queue: MessageQueue
     broker_offset: int
@@ -60,9 +60,9 @@ class QueueLag:
     #: Messages that are not done, and those of them that a consumer has.
     lag: int
     in_flight: int
-    #: When the last message that is done was stored; 0: not known.
+    #: Store time of the last consumed message; 0 if unknown.
     last_done_ms: int
-    #: Who has the queue, where that was asked for.
+    #: Client id of the queue's consumer, if it was asked for.
     client_id: str | None = None
 
 
@@ -121,7 +121,7 @@ class ClientQueue:
 
 @dataclass(frozen=True, slots=True)
 class RunningInfo:
-    """What a consumer says of itself."""
+    """Settings and assigned queues that a consumer reports."""
 
     group: str
     client_id: str
@@ -133,7 +133,7 @@ class RunningInfo:
 
 @dataclass(frozen=True, slots=True)
 class QueueMove:
-    """What a change of offsets does in one queue. `before` is None where the group has no offset yet."""
+    """A change of the offset in one queue. `before` is `None` if the group has no offset yet."""
 
     queue: MessageQueue
     before: int | None
@@ -141,7 +141,7 @@ class QueueMove:
 
     @property
     def messages_again(self) -> int:
-        """How many messages are delivered again; below 0, how many are skipped."""
+        """Number of messages that are delivered again; negative if messages are skipped."""
         return 0 if self.before is None else self.before - self.after
 
 
@@ -152,7 +152,7 @@ class Consumers:
     # --- how far -----------------------------------------------------------------------------------------------------
 
     async def lag(self, group: str, topic: str | None = None, *, with_clients: bool = False) -> GroupLag:
-        """How far a group is, in one topic or in all that it consumes."""
+        """Return the offsets of a group in one topic, or in all topics that it consumes."""
         request = GetConsumeStats(group=group, topic=topic)
         told = await self._told(request)
         forms = [form_of(answer) for _, answer in told]
@@ -162,7 +162,7 @@ class Consumers:
         return await self._with_clients(found) if with_clients else found
 
     async def _told(self, request: Request) -> list[tuple[BrokerAddress, Command]]:
-        """What those brokers answer that know of it: masters, and slaves of names that have none."""
+        """Return the answers of masters, and of slaves of names without a master."""
         told = await of_reachable(await self._directory.readable(), lambda broker: self._or_none(broker, request))
         return [(broker, answer) for broker, answer in told if answer is not None]
 
@@ -176,7 +176,7 @@ class Consumers:
             return None
 
     async def _with_clients(self, lag: GroupLag) -> GroupLag:
-        """Who has which queue is known to the clients only; one that does not answer is left out."""
+        """Ask the clients for their queues; skip those that do not answer."""
         try:
             members = await self.members(lag.group)
         except ConsumerOffline:
@@ -194,7 +194,7 @@ class Consumers:
     # --- who ---------------------------------------------------------------------------------------------------------
 
     async def members(self, group: str) -> Members:
-        """Who is connected. Raises ConsumerOffline when nobody is."""
+        """Return the connected members. Raises ConsumerOffline if there are none."""
         told = await self._told(GetConsumerConnections(group=group))
         found = [(broker, form_of(answer)) for broker, answer in told]
         if not found:
@@ -216,7 +216,7 @@ class Consumers:
         )
 
     async def running_info(self, group: str, client_id: str, *, with_stacks: bool = False) -> RunningInfo:
-        """What a consumer says of itself. Raises ConsumerOffline when no broker can ask it."""
+        """Settings and assigned queues that a consumer reports. Raises ConsumerOffline when no broker can ask it."""
         request = GetRunningInfo(group=group, client_id=client_id, with_stacks=with_stacks)
         for _, answer in await self._told(request):
             return _running_info(group, client_id, form_of(answer))
@@ -226,7 +226,7 @@ class Consumers:
         )
 
     async def producers(self, group: str | None = None) -> dict[str, tuple[ConnectedClient, ...]]:
-        """Who is connected to send, by producer group."""
+        """Return the connected producers by group."""
         request: Request = GetAllProducers() if group is None else GetProducerConnections(group=group)
         found: dict[str, list[tuple[str, list[Json]]]] = {}
         for broker, answer in await self._told(request):
@@ -242,7 +242,7 @@ class Consumers:
     async def plan_reset(
         self, group: str, topic: str, to: Target, *, broker: str | None = None, queue_id: int | None = None
     ) -> list[QueueMove]:
-        """Where each queue is and would be. Raises TopicNotFound, BadRequest when there is no such queue."""
+        """Return the present and the new offset of each queue. Raises TopicNotFound, BadRequest (unknown queue)."""
         route = await self._directory.route(topic)
         addresses = {one.name: one.address for one in await self._directory.masters_of(topic)}
         queues = [
@@ -293,7 +293,7 @@ class Consumers:
         return moves
 
     async def carry_out(self, group: str, moves: Sequence[QueueMove]) -> None:
-        """Do what was planned. Raises GroupNotFound."""
+        """Apply a plan. Raises GroupNotFound."""
         masters = await self._directory.masters_called({move.queue.broker_name for move in moves})
         for move in moves:
             await self._set(masters[move.queue.broker_name].address, group, move)
@@ -305,12 +305,12 @@ class Consumers:
         )
         try:
             await self._directory.ask(address, request)
-        except ConsumerOffline:  # a broker that leaves it to the consumers, and there are none: nobody can disagree
+        except ConsumerOffline:  # the broker leaves the reset to the consumers, and none is connected
             commit = UpdateConsumerOffset(group=group, topic=queue.topic, queue_id=queue.queue_id, offset=move.after)
             await self._directory.ask(address, commit)
 
     async def clone(self, source: str, target: str, topic: str) -> list[QueueMove]:
-        """The group `target` goes on where `source` is."""
+        """Copy the offsets of `source` to `target`."""
         moves = await self.plan_clone(source, target, topic)
         request = CloneOffsets(source=source, target=target, topic=topic, offline=True)
         await of_each(

@@ -1,4 +1,4 @@
-"""What brokers say of their copies and of their disks, as values: who leads, who follows, how far each is.
+"""State of replication and disks that brokers report.
 
 RocketMQ has no such figures: of its brokers nothing is known here.
 """
@@ -37,7 +37,7 @@ class Copying:
 
     #: ASYNC_MASTER, SYNC_MASTER or SLAVE.
     role: str
-    #: How often leadership has changed, as far as its log knows.
+    #: Number of leadership changes in its log.
     epoch: int = 0
     #: Behind the last byte of its log.
     end: int = 0
@@ -68,13 +68,13 @@ class Copying:
 
     @property
     def standing(self) -> tuple[int, int]:
-        """Of two logs the one with the larger standing has more of what was promised."""
+        """Sort key: of two logs the larger one has more acknowledged messages."""
         return self.epoch, self.end
 
 
 @dataclass(frozen=True, slots=True)
 class DiskCare:
-    """How long the disk takes to confirm what was written, and what a start after a crash would have to look at."""
+    """Sync times of the disk, and the bytes that a recovery would scan."""
 
     flush_last_ms: float = 0.0
     flush_mean_ms: float = 0.0
@@ -139,7 +139,7 @@ def with_names(master: Copying, slaves: Mapping[str, tuple[int, str]]) -> Copyin
 
 
 def whole(figures: Mapping[str, str], name: str) -> int:
-    """What is absent or strange is 0."""
+    """Return the number; 0 if it is missing or malformed."""
     written = figures.get(name, "")
     return int(written) if re.fullmatch(r"-?[0-9]{1,19}", written) else 0
 

@@ -1,9 +1,8 @@
-"""Dead letters: messages that a group could not handle however often it tried. Listed, looked into, sent again.
+"""Dead letters: messages that a group failed to handle in all attempts. List, show and replay them.
 
-A replay sends them to the topic where they came from, or back to the one group that failed. How far it has come is kept
-by the brokers, as the progress of RocketMQ's group for tools in the dead-letter topic: a replay that was stopped, by
-Ctrl-C or a crash, goes on where it was, from any machine. What was sent and not yet noted then is sent once more, so
-handlers that must not do a thing twice look at the message's id, which stays the same.
+A replay sends them to their original topic, or only to the group that failed. The brokers keep its position as the
+offset of RocketMQ's tools group in the dead-letter topic: an interrupted replay continues there, from any machine.
+Messages after the saved position are sent once more; their message id stays the same, for handlers that deduplicate.
 """
 
 from __future__ import annotations
@@ -33,16 +32,16 @@ from pyromq.wire.codes import ResponseCode
 from pyromq.wire.requests.client import QueryConsumerOffset, SendMessage, UpdateConsumerOffset, ViewMessage
 
 PRODUCER_GROUP = "TOOLS_PRODUCER"
-#: A property of what was sent again: the topic of dead letters that it was in.
+#: Property of a replayed message: its dead-letter topic.
 REPLAYED_FROM = "REPLAYED_FROM"
-#: Messages after which the brokers are told how far a replay is.
+#: Save the position of a replay after this many messages.
 NOTE_EVERY = 32
 #: Of a message that was in a retry or dead-letter topic, what belongs to that and not to the message.
 _OF_THE_WAY = property_names.RESERVED - {
     property_names.TAGS, property_names.KEYS, property_names.UNIQUE_KEY, property_names.SHARDING_KEY, "BUYER_ID",
     "INSTANCE_ID", "TRACE_CONTEXT",
 }  # fmt: skip
-#: How a body is packed, and that it is, and that it has several tags; what else a record's flags say is the broker's.
+#: Flags to keep: compression and multiple tags. The broker sets the others.
 _FLAGS_OF_THE_BODY = FLAG_COMPRESSED | 2 | 7 << 8
 
 
@@ -151,7 +150,7 @@ class DeadLetterDesk:
                         noted = done
                     yield one
             finally:
-                if done > noted:  # what was sent before stays noted
+                if done > noted:  # save the position of the sent messages
                     await asyncio.shield(self._note(queue, done))
 
     async def replay_some(
@@ -227,7 +226,7 @@ class _Sending:
         return Replayed(message, topic, queue, number_in(answer, "queueOffset"))
 
     def _new_form(self, message_id: str, found: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-        """Where a dead letter goes, and with which properties. Raises NotFound when it does not say where it was."""
+        """Return the target and the properties of a replayed message. Raises NotFound if its origin is unknown."""
         origin = found.get(property_names.DLQ_ORIGIN_TOPIC) or found.get(property_names.RETRY_TOPIC)
         topic = self._to or origin
         if topic is None:
@@ -275,12 +274,12 @@ class _Sending:
 
 
 def kept_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """What of a dead letter's properties belongs to the message itself."""
+    """Return the properties of the original message."""
     return {name: value for name, value in properties.items() if name not in _OF_THE_WAY}
 
 
 class _Pace:
-    """Lets so many through in a second, evenly; None: as many as come."""
+    """Limits a rate to this many per second, evenly; `None`: no limit."""
 
     def __init__(self, rate: float | None, clock: Clock) -> None:
         self._step = 0.0 if not rate else 1.0 / rate

@@ -1,4 +1,4 @@
-"""Who serves what in a cluster, and how to ask them: name servers in turn, brokers all at once.
+"""Directory of a cluster. Queries one name server after the other, and all brokers concurrently.
 
 Nothing is kept between two questions: an admin wants to know how things are now.
 """
@@ -33,7 +33,7 @@ AT_ONCE = 16
 
 
 class Asks(Protocol):
-    """Sends a request to `host:port` and returns the answer; what is not `ok` is raised."""
+    """Sends a request to `host:port` and returns the answer; raises if it is not `ok`."""
 
     async def ask(
         self, address: str, request: Request, timeout_s: float | None = None, *, ok: Collection[int] = OK
@@ -115,9 +115,9 @@ class Directory:
         return sorted(found, key=lambda one: (one.cluster, one.name, one.broker_id))
 
     async def masters(self, cluster: str | None = None, broker: str | None = None) -> list[BrokerAddress]:
-        """Those that hold settings, and take changes. A name that has none now is told of in the log.
+        """Return the masters, which accept changes. Log names without a master.
 
-        Raises NotFound where a cluster or broker is named that is not there, NotNow where only slaves are.
+        Raises NotFound for an unknown cluster or broker, NotNow if only slaves are registered.
         """
         every = await self.brokers()
         chosen = [one for one in every if cluster in (None, one.cluster) and broker in (None, one.name)]
@@ -132,7 +132,7 @@ class Directory:
         return found
 
     async def masters_called(self, names: Iterable[str]) -> dict[str, BrokerAddress]:
-        """The masters of all these names. Raises NotNow where one has none: a change is for all or nobody."""
+        """Return the masters of all these names. Raises NotNow if one has none: changes apply to all or to none."""
         every = await self.brokers()
         found = {one.name: one for one in every if one.is_master}
         if missing := sorted(set(names) - set(found)):
@@ -228,7 +228,7 @@ def without_master(brokers: Sequence[Named]) -> list[str]:
 
 
 def no_master(*names: str) -> str:
-    """What people are told of names that have no master now."""
+    """Return the error text for names without a master."""
     has = "has" if len(names) == 1 else "have"
     return f"{', '.join(names)} {has} no master now (`pyromq broker promote {names[0]}` lets a slave lead)"
 
@@ -246,7 +246,7 @@ def _nobody(every: Iterable[BrokerAddress], cluster: str | None, broker: str | N
 async def of_reachable(
     brokers: Sequence[BrokerAddress], ask: Callable[[BrokerAddress], Awaitable[Told]]
 ) -> list[tuple[BrokerAddress, Told]]:
-    """What those brokers tell that answer. Who is left out is in the log; raises CallFailed when nobody answers."""
+    """Return the answers; log the brokers that do not answer. Raises CallFailed if none does."""
     problems: list[CallFailed] = []
 
     async def asked(broker: BrokerAddress) -> list[tuple[BrokerAddress, Told]]:
@@ -265,7 +265,7 @@ async def of_reachable(
 
 
 async def of_each(items: Iterable[Item], ask: Callable[[Item], Awaitable[Told]]) -> list[Told]:
-    """What is told of each item, in their order, with a bounded number of questions at a time."""
+    """Return the answer for each item, in order, with a bounded number of concurrent requests."""
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def one(item: Item) -> Told:

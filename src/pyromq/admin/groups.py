@@ -87,7 +87,7 @@ class Groups:
         return Group(group, False, tuple(GroupOnBroker(one.name, one.cluster, config) for one in masters))
 
     async def update(self, group: str, **settings: Any) -> Group:
-        """Change what is given and leave the rest, on every broker that has the group. Raises GroupNotFound."""
+        """Change the given settings on every broker that has the group. Raises GroupNotFound."""
         found = await self.get(group)
         addresses = await self._directory.masters_called([on.broker for on in found.brokers])
         for on in found.brokers:
@@ -99,7 +99,7 @@ class Groups:
         await self._directory.ask(broker.address, UpdateGroup(body=encode_group(config)))
 
     async def delete(self, group: str, *, keep_offsets: bool = False, with_dead_letters: bool = False) -> Sequence[str]:
-        """Remove a group, how far it is, and its retry topic; its dead letters too when asked. Says what was removed.
+        """Delete a group, its offsets and its retry topic, and on request its dead letters. Returns their names.
 
         Raises GroupNotFound; BadRequest for a group that brokers need.
         """

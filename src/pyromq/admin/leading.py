@@ -1,4 +1,4 @@
-"""Who leads, changed from outside: a slave is promoted, a master hands over, a broker restarts where it runs."""
+"""Role changes on request: promotion of a slave, hand-over by a master, restart of a broker in its process."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pyromq.admin.proving import Proving
 from pyromq.errors import CallFailed, NotNow, NotSupported, ServiceError
 from pyromq.wire.requests.roles import ForgetMember, PromoteBroker, RestartBroker, StepDown
 
-#: How long a master waits for the slave to have everything. Sends are refused meanwhile.
+#: Time for the slave to catch up during a hand-over. Sends are refused until then.
 HAND_OVER_SECONDS = 10.0
-#: What the hand-over itself may take beyond that.
+#: Further time for the hand-over itself.
 MARGIN_SECONDS = 10.0
 #: A broker asks the others of its name twice, copies what it can, and syncs its log before it answers.
 PROMOTE_SECONDS = 15.0
@@ -46,7 +46,7 @@ class Leading:
         return Member(status)
 
     async def plan(self, broker: str, *, broker_id: int | None = None, address: str | None = None) -> Promotion:
-        """What a promotion would be, of a slave of this name or the one at this address.
+        """Plan the promotion of a slave of this name, or of the slave at this address.
 
         Raises NotFound, NotNow, NotSupported, Unreachable.
         """
@@ -70,7 +70,7 @@ class Leading:
             await self._proving.ask(slave, request, timeout_s=PROMOTE_SECONDS)
 
     async def hand_over(self, master: str, slave: str, *, role: str | None = None, reason: str = "") -> None:
-        """From one address to the other. Raises CallFailed, ServiceError: then the master goes on."""
+        """Hand over from one address to the other. Raises CallFailed, ServiceError: the master then stays master."""
         timeout_s = HAND_OVER_SECONDS + MARGIN_SECONDS
         request = StepDown(to=slave, timeout_ms=int(HAND_OVER_SECONDS * 1000), role=role, reason=reason)
         await self._proving.ask(master, request, timeout_s=timeout_s)
@@ -102,7 +102,7 @@ class Leading:
         return await until(look, timeout_s, f"{address} was told to lead {name!r}, but is not registered as its master")
 
     async def until_followed(self, name: str, count: int, timeout_s: float) -> BrokerStatus:
-        """Until so many slaves are in sync with the master. Raises NotNow."""
+        """Wait until this many slaves are in sync with the master. Raises NotNow."""
 
         async def look() -> BrokerStatus | None:
             masters = (one for one in await self._brokers.members(name) if one.broker_id == 0 and one.copying)
@@ -112,7 +112,7 @@ class Leading:
 
 
 async def until(look: Callable[[], Awaitable[BrokerStatus | None]], timeout_s: float, otherwise: str) -> BrokerStatus:
-    """What there is to see, as soon as it is there. Whoever does not answer may be starting.
+    """Return the state as soon as it is as expected. A broker that does not answer may be starting.
 
     Raises NotNow when it takes too long, with the last thing that went wrong.
     """

@@ -133,7 +133,7 @@ class Messages:
         return [message async for message in self.read(queue, first, min(first + count, largest))]
 
     async def between(self, topic: str, since: datetime, until: datetime, *, most: int = 1000) -> list[ReceivedMessage]:
-        """What was stored in a span of time, by that time; at most so many from its beginning."""
+        """Return at most this many messages of a time range, ordered by store time, oldest first."""
         queues = await self.queues(topic)
         told = await of_each(queues, lambda queue: self._stored_between(queue, since, until, most))
         return sorted((message for some in told for message in some), key=by_time)[:most]
@@ -183,11 +183,11 @@ class Messages:
         return number_in(await self._directory.ask(await self.address(queue), request), "offset")
 
     def forget_addresses(self) -> None:
-        """Brokers are asked for where they are anew: after one did not answer it may be elsewhere."""
+        """Refresh the routes: a broker that did not answer may have another address."""
         self._addresses.clear()
 
     async def address(self, queue: MessageQueue) -> str:
-        """Where the broker of a queue is, as far as the last route told. Raises TopicNotFound, NotFound."""
+        """Return the address of a queue's broker by the cached route. Raises TopicNotFound, NotFound."""
         if queue.broker_name not in self._addresses:
             await self.queues(queue.topic)
         if queue.broker_name in self._addresses:
@@ -221,7 +221,7 @@ def pull_of(queue: MessageQueue, offset: int, count: int, tags: str = "*") -> Pu
 
 
 def records_of(body: bytes, broker_name: str) -> list[ReceivedMessage]:
-    """Messages of any queues: each says by itself which one it is in."""
+    """Decode messages of any queues: each record has its own queue."""
     messages = split_records(body, MessageQueue("", broker_name, 0))
     at = 0
     for message in messages:

@@ -1,4 +1,4 @@
-"""Which slave leads next, and what may be missing then: decided from what the brokers of one name say. No network.
+"""Choice of the slave to promote and the possible loss, from the states of the brokers of one name. Pure.
 
 While the master lives it hands over, and nothing is missing. When it is gone, the slave with the best log is the one
 to lead: the newest epoch, and in it the longest log.
@@ -56,7 +56,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """Who is to lead."""
+    """The broker to promote."""
 
     name: str
     slave: Member
@@ -74,18 +74,18 @@ class Promotion:
 
     @property
     def epoch(self) -> int:
-        """The number under which the new master leads: larger than any that somebody knows."""
+        """Epoch of the new master: larger than all known epochs."""
         known = (self.slave, *self.others, *([] if self.master is None else [self.master]))
         return 1 + max(one.newest for one in known)
 
     @property
     def followers(self) -> int:
-        """How many are there to follow the new master."""
+        """Number of brokers that will follow the new master."""
         return len(self.others) - len(self.silent) + self.is_hand_over
 
     @property
     def better(self) -> tuple[Member, ...]:
-        """Those whose log has more of what was promised. It does not matter while the master lives."""
+        """Brokers whose log has more acknowledged messages. Irrelevant while the master runs."""
         if self.is_hand_over or self.is_fork:
             return ()
         return tuple(one for one in self.others if one.is_alive and one.standing > self.slave.standing)

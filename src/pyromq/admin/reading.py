@@ -1,7 +1,7 @@
-"""What brokers answer to admin questions, as values. Bodies are in fastjson's dialect (see `wire.fastjson`).
+"""Decoders for answers of brokers to admin requests. Bodies are in fastjson's dialect (see `wire.fastjson`).
 
-Other versions of RocketMQ say more, and less: what is absent has a default, what is more is left out. A body that
-cannot be read at all raises `NotJson` or `WrongShape`.
+Versions of RocketMQ differ: missing fields have defaults, unknown fields are ignored. An unreadable body raises
+`NotJson` or `WrongShape`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A cluster's brokers, restarted one after the other, while each name has somebody who serves.
+"""Restarts the brokers of a cluster one after the other, while each name keeps serving.
 
-Of each name the slaves go first, each until it has everything again. Then the master hands over to one of them and
-comes back as a slave. It stops at the first thing that is not well, and may be begun anew from there. A master without
-a slave is restarted as it is: nobody takes its messages meanwhile.
+For each name the slaves restart first, each until it is in sync again. Then the master hands over to one of them and
+restarts as a slave. It stops at the first problem and can be run again. A master without slaves restarts without a
+hand-over: its messages are unavailable until then.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def steps_of(team: Team) -> Iterable[Step]:
 
 
 class Rolling:
-    """Carries out steps. `restart` is told which broker's turn it is; None: in its own process, over the network."""
+    """Executes steps. `restart` gets the broker to restart; `None` restarts it within its process, by a request."""
 
     def __init__(
         self, brokers: Brokers, leading: Leading, *, restart: Restart | None = None, timeout_s: float = 300.0

@@ -27,11 +27,11 @@ from pyromq.wire.requests.nameserver import DeleteKv, DeleteTopicFromNameServer,
 
 Kind = Literal["normal", "retry", "dead-letter", "system"]
 
-#: Where name servers keep which queues an ordered topic has.
+#: Name servers' namespace for the queues of ordered topics.
 ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
 #: A topic's attribute for what its messages are.
 MESSAGE_TYPE = "message.type"
-#: A broker tells the name servers of a new topic by itself; this is how long we look for it.
+#: Time to wait until a broker has registered a new topic.
 KNOWN_WITHIN_S, LOOK_AGAIN_S = 5.0, 0.05
 
 
@@ -55,12 +55,12 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """What a queue has: the offsets from `min_offset` up to but not `max_offset`."""
+    """Offsets of a queue: from `min_offset` up to but excluding `max_offset`."""
 
     queue: MessageQueue
     min_offset: int
     max_offset: int
-    #: When the newest message was stored; 0: there is none.
+    #: Store time of the newest message; 0 without messages.
     last_ms: int
 
     @property
@@ -127,11 +127,11 @@ class Topics:
         return TopicDetails(found, await self.stats(found), await self.groups(found))
 
     async def route(self, topic: str) -> TopicRoute:
-        """What name servers tell clients of a topic. Raises TopicNotFound."""
+        """Return the route of a topic. Raises TopicNotFound."""
         return await self._directory.route(topic)
 
     async def stats(self, topic: Topic | str) -> TopicStats:
-        """How many messages there are in each queue."""
+        """Return the offsets of each queue."""
         told = await of_reachable(await self._brokers_of(topic), lambda broker: self._stats_on(broker, _name(topic)))
         queues = sorted((queue for _, stats in told for queue in stats.queues), key=lambda one: one.queue)
         return TopicStats(tuple(queues), sum(stats.in_per_second for _, stats in told))
@@ -195,7 +195,7 @@ class Topics:
         attributes: Mapping[str, str | None] | None = None,
         broker: str | None = None,
     ) -> Topic:
-        """Change what is given and leave the rest, on every broker that has the topic. An attribute of None is removed.
+        """Change the given settings on every broker that has the topic. `None` removes an attribute.
 
         To shrink a topic, write to fewer queues first, and read fewer when the others are empty.
         """

@@ -18,7 +18,7 @@ from pyromq.cli.streams import take_all_characters
 if TYPE_CHECKING:
     from typer.core import TyperCommand, TyperGroup
 
-#: Where a shell that completes a command puts its question; see `completion`.
+#: Variable in which a shell asks for completions; see `completion`.
 COMPLETION = "_PYROMQ_COMPLETE"
 
 CONTEXT = {"help_option_names": ["-h", "--help"]}
@@ -66,7 +66,7 @@ class Commands(FriendlyGroup):
         return self.commands[cmd_name]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and args[0] not in COMMANDS:  # what was meant is looked for among those that are loaded
+        if args and args[0] not in COMMANDS:  # suggestions need all commands loaded
             for name in COMMANDS:
                 self.get_command(ctx, name)
         return super().resolve_command(ctx, args)

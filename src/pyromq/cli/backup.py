@@ -39,12 +39,12 @@ Place = Annotated[
     typer.Argument(metavar="TARGET", help="A directory, or a path such as s3://bucket/broker-a.", show_default=False),
 ]
 Manifest = Annotated[
-    int | None, typer.Option("--manifest", min=0, metavar="N", help="A certain run of the backup, not the newest.")
+    int | None, typer.Option("--manifest", min=0, metavar="N", help="This run of the backup. Default: the newest.")
 ]
 
 
 class _MakesByDefault(FriendlyGroup):
-    """What is no command's name is the target of a backup to be made."""
+    """A group whose default command is `make`: an argument that is no command is the target of a backup."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
@@ -90,14 +90,14 @@ def make(
     target: Place,
     store: Annotated[
         Path | None,
-        typer.Option("--from-store", metavar="DIR", help="Of this store directory; it may be in use."),
+        typer.Option("--from-store", metavar="DIR", help="Back up this store directory; it may be in use."),
     ] = None,
     broker: Annotated[
         str | None,
         typer.Option(
             "--broker",
             metavar="BROKER",
-            help="Of this running broker: its name, or its address.",
+            help="Back up this running broker: name or address.",
             autocompletion=brokers,
         ),
     ] = None,
@@ -106,36 +106,37 @@ def make(
         typer.Option(
             "--ha-address",
             metavar="HOST:PORT",
-            help="The broker's replication port, where it cannot be told; alone: of the broker one port below.",
+            help="Replication address, if the broker does not report it. Alone: the broker is one port below.",
         ),
     ] = None,
     name: Annotated[
-        str, typer.Option("--name", metavar="TEXT", help="What the backup calls the store.", show_default=False)
+        str, typer.Option("--name", metavar="TEXT", help="Name of the store in the backup.", show_default=False)
     ] = "",
     new_series: Annotated[
-        bool, typer.Option("--new-series", help="The log does not go on from the last backup: begin anew beside it.")
+        bool,
+        typer.Option("--new-series", help="Begin a new series, if the log does not continue that of the last backup."),
     ] = False,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Of a running broker: go on until Ctrl-C with all that comes.")
+        bool, typer.Option("--follow", "-f", help="With a running broker: keep backing up until Ctrl-C.")
     ] = False,
     every: Annotated[
-        float, typer.Option("--every", metavar="SECONDS", min=1, help="With --follow: how often what is new is added.")
+        float, typer.Option("--every", metavar="SECONDS", min=1, help="With --follow: interval between two runs.")
     ] = 60.0,
     chunk_mib: Annotated[
         int,
-        typer.Option("--chunk-mib", metavar="MIB", min=1, max=1024, help="Of a running broker: the size of a chunk."),
+        typer.Option("--chunk-mib", metavar="MIB", min=1, max=1024, help="With a running broker: size of a chunk."),
     ] = 64,
     commit_log: Annotated[
         Path | None,
-        typer.Option("--commit-log", metavar="DIR", help="The log's directory, where the store does not tell."),
+        typer.Option("--commit-log", metavar="DIR", help="Directory of the commit log, if the store does not name it."),
     ] = None,
     as_json: AsJson = False,
     name_servers: NameServers = DEFAULT_NAME_SERVER,
 ) -> None:
-    """Make a backup, or add to it what is new since the last time: `make` may be left out.
+    """Make a backup, or add the new messages to one. `make` may be omitted.
 
-    Every message is verified on the way. A running broker is asked for its log as a slave does it, at the pace of this
-    side, and the backup never counts as one of its copies. Run one at a time.
+    Every message is verified. A running broker streams its log as to a slave, at the pace of the backup, which never
+    counts as a replica. Run one backup at a time.
     """
     if store is not None and (broker or ha_address):
         raise typer.BadParameter("say one of --from-store and --broker, not both", param_hint="--broker")
@@ -202,7 +203,7 @@ def _tell(sentence: str) -> None:
 
 
 def _one_below(ha_address: str) -> str:
-    """A broker's replication port is the one behind its own, unless somebody said otherwise. Raises ConfigError."""
+    """Return the broker's address: by default the replication port is one above its own. Raises ConfigError."""
     try:
         host, port = parse_address(ha_address)
     except ValueError:
@@ -215,7 +216,7 @@ def _one_below(ha_address: str) -> str:
 
 @app.command("list")
 def list_runs(target: Place, as_json: AsJson = False) -> None:
-    """Show what is in a backup: every run, what of the log it has, and what it added."""
+    """List the runs of a backup with the range of the log and the added messages."""
     from pyromq.backup.listing import runs
 
     place = target_at(target)
@@ -250,9 +251,9 @@ def _show_runs(shown: str, found: list[Run]) -> None:
 
 @app.command()
 def verify(target: Place, manifest: Manifest = None, as_json: AsJson = False) -> None:
-    """Read a whole backup, every message and every small file, and say whether it still is what was saved.
+    """Read a whole backup and verify every message and every small file.
 
-    Ends with 1 when something is damaged.
+    Exits with 1 if something is damaged.
     """
     from pyromq.backup.checking import check
 
@@ -276,14 +277,14 @@ def prune(
     target: Place,
     before: Annotated[
         str,
-        typer.Option("--before", metavar="TIME", help=f"Remove what was stored before: {TIME}.", show_default=False),
+        typer.Option("--before", metavar="TIME", help=f"Remove messages stored before: {TIME}.", show_default=False),
     ],
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove the oldest segments of a backup, whose every message was stored before a time, and runs that need them.
+    """Remove the segments of a backup whose messages are all older than a time, and the runs that need them.
 
-    The last segment always stays.
+    The last segment is always kept.
     """
     from pyromq.backup.pruning import prune as job
 
@@ -299,20 +300,20 @@ def prune(
 def restore(
     target: Place,
     directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Where the store is to be: empty, or not there.", show_default=False)
+        Path, typer.Argument(metavar="DIR", help="The store directory to create: empty or missing.", show_default=False)
     ],
     until: Annotated[
-        str | None, typer.Option("--until", metavar="TIME", help=f"Leave out what was stored later: {TIME}.")
+        str | None, typer.Option("--until", metavar="TIME", help=f"Leave out messages stored later: {TIME}.")
     ] = None,
     until_position: Annotated[
-        int | None, typer.Option("--until-position", min=0, metavar="N", help="Leave out the log behind this position.")
+        int | None, typer.Option("--until-position", min=0, metavar="N", help="Leave out the log after this position.")
     ] = None,
     manifest: Manifest = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a store directory of a backup, for a broker to start on: PyroMQ's or Apache RocketMQ's.
+    """Restore a backup into a store directory, for a PyroMQ or an Apache RocketMQ broker.
 
-    Every message is verified. What is in DIR is never touched: it must be empty.
+    Every message is verified. DIR must be empty or missing.
     """
     from pyromq.backup.planning import Until
     from pyromq.backup.restoring import restore as job

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyromq.admin.admin import Admin
 
 NAME = re.compile(r"[%|a-zA-Z0-9_.-]+")
-#: What a person hardly notices.
+#: A delay that users hardly notice.
 SECONDS = 0.4
 
 
@@ -59,7 +59,7 @@ def _names(ctx: typer.Context, incomplete: str, listed: Callable[[Admin], Awaita
         return []
     finally:
         logging.disable(logging.NOTSET)
-    # What a shell is given it may carry out: only what RocketMQ takes for a name.
+    # Keep only RocketMQ's valid names: a shell may execute other completions.
     return sorted(name for name in found if name.startswith(incomplete) and NAME.fullmatch(name))
 
 

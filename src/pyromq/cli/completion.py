@@ -18,9 +18,9 @@ class Shell(StrEnum):
 
 
 def completion(
-    shell: Annotated[Shell, typer.Argument(help="The shell it is for.", show_default=False)],
+    shell: Annotated[Shell, typer.Argument(help="The shell.", show_default=False)],
 ) -> None:
-    """Print what makes a shell complete commands, and the names of topics and groups.
+    """Print a script that makes a shell complete commands and the names of topics and groups.
 
     bash: put  eval "$(pyromq completion bash)"  into ~/.bashrc
 

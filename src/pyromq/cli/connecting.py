@@ -1,4 +1,4 @@
-"""What every command that asks a cluster has in common: its options, and how the question is put.
+"""Options and helpers shared by the commands that connect to a cluster.
 
 The name servers come from `--name-servers`, else from NAMESRV_ADDR, else it is the one on this machine.
 """
@@ -31,8 +31,8 @@ NameServers = Annotated[
         rich_help_panel="Cluster",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="For scripts: JSON and nothing else.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, do it.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 TopicName = Annotated[
     str, typer.Argument(metavar="TOPIC", help="The topic.", show_default=False, autocompletion=topics)
 ]
@@ -82,7 +82,7 @@ def paragraphs(text: str | None) -> str:
 
 
 def typed_options(ctx: typer.Context) -> list[str]:
-    """The options of a group of commands that somebody has given to the group itself."""
+    """Return the options that were given to the command group itself."""
     sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
     return [
         f"--{name.removeprefix('as_').replace('_', '-')}"

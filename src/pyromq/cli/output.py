@@ -1,4 +1,4 @@
-"""How the command line speaks: tables for people, JSON for scripts, one sentence when something went wrong.
+"""Output of the command line: tables for people, JSON for scripts, one sentence for an error.
 
 Results go to stdout, everything else (progress, warnings, errors) to stderr, so that a pipe gets results only. Colours
 and bars appear on a terminal only.
@@ -93,7 +93,7 @@ def escaped(text: object) -> str:
 
 
 def show_warnings() -> None:
-    """What the store wants people to know, on stderr."""
+    """Show warnings of the store on stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_OneLine("%(levelname)s: %(message)s"))
     # Of a connection that broke the command says itself what it means.
@@ -192,7 +192,7 @@ def duration(seconds: float) -> str:
 
 
 def ago(timestamp_ms: int | None, now_ms: int) -> str:
-    """How long ago, in the largest unit that fits; a dash for never."""
+    """Return the age in the largest fitting unit; a dash for never."""
     if not timestamp_ms:
         return "-"
     seconds = max(now_ms - timestamp_ms, 0) // 1000
@@ -208,13 +208,13 @@ def rate(per_second: float) -> str:
 
 
 def note(text: str) -> None:
-    """Something beside the result, for people: broken between words on a terminal, whole lines elsewhere."""
+    """Print a remark on stderr: wrapped on a terminal, as one line elsewhere."""
     console = stderr()
     console.print(text, soft_wrap=not console.is_terminal)
 
 
 def agree(will_do: str, *, yes: bool) -> None:
-    """Say what is about to happen, and go on only when somebody wants it. Without a terminal `yes` must say so."""
+    """Ask for confirmation before an action. Without a terminal `yes` is required."""
     note(f"[bold]This will[/] {escaped(will_do)}")
     if yes:
         return
@@ -261,7 +261,7 @@ def counting_bar(what: str, total: int | None) -> Iterator[Callable[[int], None]
 def progress_bar(what: str, *, gone_when_done: bool = False) -> Iterator[Callable[[int, int], None]]:
     """A bar on stderr until the block ends; `(done, total)` in bytes moves it. Nothing where there is no terminal.
 
-    `gone_when_done`: not to be seen while there is nothing to do, for what goes on.
+    `gone_when_done` hides the bar between two runs of a continuous job.
     """
     console = stderr()
     bar = Progress(

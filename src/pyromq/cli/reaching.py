@@ -1,6 +1,6 @@
-"""Where a cluster is when nobody says, and who asks.
+"""Default address of a cluster, and the credentials of this client.
 
-Keys and certificates come from the environment alone: everybody on the machine can read what is on a command line.
+Keys and certificates come from the environment only: every user of the machine can read a command line.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
-#: What shells expect of a program that Ctrl-C has ended.
+#: Exit code after Ctrl-C, as shells expect it.
 INTERRUPTED = 130
 
 
@@ -64,7 +64,7 @@ async def _watched(work: Callable[[], Coroutine[Any, Any, Result]], ends_by_itse
 
 @contextlib.asynccontextmanager
 async def beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Something that goes on for as long as the block does. What it raises, the end of the block raises."""
+    """Run a coroutine in the background of the block. Its error is raised at the end of the block."""
     task = asyncio.get_running_loop().create_task(work)
     try:
         yield

@@ -24,11 +24,11 @@ from pyromq.store.recovery.log_recovery import RecoveryReport
 app = typer.Typer(help="Look inside a store directory, check it, put it in order.", no_args_is_help=True)
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The store directory.", show_default=False)]
-AsJson = Annotated[bool, typer.Option("--json", help="For scripts: JSON and nothing else.")]
-IndexSlots = Annotated[int | None, typer.Option(help="Hash slots of an index file, where it does not tell itself.")]
-IndexEntries = Annotated[int | None, typer.Option(help="Entries of an index file, where it does not tell itself.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+IndexSlots = Annotated[int | None, typer.Option(help="Hash slots of an index file, if the file does not tell.")]
+IndexEntries = Annotated[int | None, typer.Option(help="Entries of an index file, if the file does not tell.")]
 CommitLog = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="The log's directory, if another one, where the store does not tell.")
+    Path | None, typer.Option(metavar="DIR", help="Directory of the commit log, if the store does not name it.")
 ]
 
 #: Rows that people still read; `--json` has all.
@@ -48,9 +48,9 @@ def inspect(
     index_entries: IndexEntries = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what is in a store: the log, topics and queues, index, and the state it was left in.
+    """Show the contents of a store: log, topics, queues, index, and whether it was closed cleanly.
 
-    Reads only; the store may be in use. Ends with 1 when a start would refuse the store.
+    Reads only; the store may be in use. Exits with 1 if a start would refuse the store.
     """
     config = detect(directory, commit_log=commit_log, index_slots=index_slots, index_entries=index_entries)
     view = look(directory, config=config, topic=topic)
@@ -201,7 +201,7 @@ def verify(
 ) -> None:
     """Check every record, queue entry and index entry against each other.
 
-    Reads only; the store may be in use. Ends with 1 when something is damaged.
+    Reads only; the store may be in use. Exits with 1 if something is damaged.
     """
     config = detect(directory, commit_log=commit_log, index_slots=index_slots, index_entries=index_entries)
     with output.progress_bar("Verifying") as progress:
@@ -278,20 +278,20 @@ def _way_out(report: VerifyReport) -> str:
 def recover(
     directory: Directory,
     truncate_at: Annotated[
-        int | None, typer.Option(metavar="POSITION", min=0, help="Give up the log from this position on.")
+        int | None, typer.Option(metavar="POSITION", min=0, help="Discard the log from this position on.")
     ] = None,
     rebuild_queues: Annotated[
-        bool, typer.Option("--rebuild-queues", help="Make queues and index anew from the log.")
+        bool, typer.Option("--rebuild-queues", help="Derive queues and index from the log again.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before giving up data.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation before discarding data.")] = False,
     commit_log: CommitLog = None,
     index_slots: IndexSlots = None,
     index_entries: IndexEntries = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put a store in order: what a broker does when it starts, without starting one.
+    """Recover a store as a starting broker does, without starting one.
 
-    Cuts a torn tail, completes queues and index, and closes the store cleanly.
+    It cuts a torn tail, completes queues and index, and closes the store cleanly.
     """
     config = detect(directory, commit_log=commit_log, index_slots=index_slots, index_entries=index_entries)
     given_up = (0, 0)

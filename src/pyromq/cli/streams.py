@@ -9,7 +9,7 @@ import sys
 
 #: The name of the error handler.
 APPROXIMATE = "pyromq.approximate"
-#: What the command line itself prints beyond ASCII.
+#: Characters beyond ASCII that the command line prints.
 _ALIKE = {
     "✓": "ok", "✗": "x", "…": "...", "µ": "u", "–": "-", "—": "-", "−": "-", "·": "-", "•": "*", "→": "->", "←": "<-",
     "×": "x", "≤": "<=", "≥": ">=", "≈": "~", "\u00a0": " ", "“": '"', "”": '"', "‘": "'", "’": "'", "●": "*", "○": "o",

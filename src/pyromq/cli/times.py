@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 _AGO = re.compile(r"(?P<count>\d{1,6})\s*(?P<unit>s|m|min|h|d)(?:\s+ago)?")
 _UNITS = {"s": "seconds", "m": "minutes", "min": "minutes", "h": "hours", "d": "days"}
 
-HELP = "2026-11-15 14:30, 14:30 for today, or 10m, 2h, 3d for so long ago"
+HELP = "2026-11-15 14:30, 14:30 for today, or 10m, 2h, 3d before now"
 
 
 def parse_moment(text: str, now: datetime) -> datetime:

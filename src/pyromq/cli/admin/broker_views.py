@@ -1,4 +1,4 @@
-"""How brokers are shown: all of a cluster in two tables, and one in a list of facts. Everything fits 80 columns."""
+"""Views of brokers: two tables for a cluster, a list of facts for one broker. All fit 80 columns."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _traffic(found: Sequence[BrokerStatus]) -> Table:
 
 
 def _safety(found: Sequence[BrokerStatus]) -> Table:
-    """Who leads, who has what, and how safe it is."""
+    """Return the table of roles, replicas and lag."""
     table = output.listing(
         "broker", "id", "role", "epoch", "copies", "flush p99", "to recover",
         numbers=("id", "epoch", "flush p99", "to recover"), prose="copies",
@@ -98,7 +98,7 @@ def _disk_care(care: DiskCare | None) -> tuple[str, str]:
 
 
 def _copies(copying: Copying) -> str:
-    """Who copies a master, or how a slave is doing, in a few words."""
+    """Return the replicas of a master, or the state of a slave, in a few words."""
     if copying.is_slave:
         if copying.is_held:
             return "[red]waits for a decision between two logs[/]"

@@ -1,7 +1,6 @@
-"""`pyromq broker`: start one, look at those that run, change their settings, let another one lead.
+"""`pyromq broker`: start, list, configure and promote brokers.
 
-`pyromq broker` without a command of its own starts a broker, as it always has; what that needs is imported first, and
-what the other commands need only when they run.
+Without a command `pyromq broker` starts a broker. Its imports come first; other commands import when they run.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ app = typer.Typer(invoke_without_command=True, context_settings={"help_option_na
 
 Broker = Annotated[
     str,
-    typer.Argument(metavar="BROKER", help="Its name, or its address.", show_default=False, autocompletion=brokers),
+    typer.Argument(metavar="BROKER", help="Name or address of the broker.", show_default=False, autocompletion=brokers),
 ]
 
 
@@ -64,18 +63,18 @@ app.callback(help=paragraphs(_start.__doc__))(_start)
 
 @app.command("list")
 def list_brokers(as_json: AsJson = False, name_servers: NameServers = DEFAULT_NAME_SERVER) -> None:
-    """List the brokers of the cluster, and how they are doing."""
+    """List the brokers of the cluster with their state."""
     show_brokers(as_json, name_servers)
 
 
 @app.command()
 def status(
     broker: Broker,
-    figures: Annotated[bool, typer.Option("--all", "-a", help="Everything that the broker tells.")] = False,
+    figures: Annotated[bool, typer.Option("--all", "-a", help="Show all figures of the broker.")] = False,
     as_json: AsJson = False,
     name_servers: NameServers = DEFAULT_NAME_SERVER,
 ) -> None:
-    """Show how one broker is doing: its role, its copies, its disk, what comes in and goes out."""
+    """Show the state of one broker: role, replication, disk and message rates."""
     from pyromq.admin.directory import no_master
 
     found = ask(name_servers, lambda admin: admin.brokers.status(broker))
@@ -83,7 +82,7 @@ def status(
         output.print_json(status_json(found) | {"figures": dict(found.figures)})
     else:
         _show_status(found, figures)
-    if broker == found.name and found.broker_id != 0:  # whoever asks for a name means its master
+    if broker == found.name and found.broker_id != 0:  # a name stands for its master
         output.note(f"[red]![/] {escaped(no_master(found.name))}")
         raise typer.Exit(1)
 
@@ -98,11 +97,11 @@ def _show_status(found: BrokerStatus, figures: bool) -> None:
 @app.command()
 def config(
     broker: Broker,
-    search: Annotated[str | None, typer.Option("--search", help="Only names with this in them.")] = None,
+    search: Annotated[str | None, typer.Option("--search", help="Only names that contain this text.")] = None,
     as_json: AsJson = False,
     name_servers: NameServers = DEFAULT_NAME_SERVER,
 ) -> None:
-    """Show the settings of a running broker, by RocketMQ's names."""
+    """Show the settings of a running broker under RocketMQ's names."""
     found = ask(name_servers, lambda admin: admin.brokers.config(broker))
     chosen = {name: value for name, value in found.items() if (search or "").lower() in name.lower()}
     if as_json:
@@ -118,12 +117,12 @@ def config(
 def change(
     broker: Broker,
     settings: Annotated[
-        list[str], typer.Argument(metavar="NAME=VALUE…", help="Settings, by RocketMQ's names.", show_default=False)
+        list[str], typer.Argument(metavar="NAME=VALUE…", help="Settings under RocketMQ's names.", show_default=False)
     ],
     yes: Yes = False,
     name_servers: NameServers = DEFAULT_NAME_SERVER,
 ) -> None:
-    """Change settings of a running broker, all of them or none. It keeps them when it starts again."""
+    """Change settings of a running broker: all of them or, if one is invalid, none. They survive a restart."""
     wanted = dict(_pair(one) for one in settings)
     known = ask(name_servers, lambda admin: admin.brokers.config(broker))
     changes = ", ".join(f"{name} from {known.get(name, 'nothing')} to {value}" for name, value in wanted.items())

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyromq.admin.brokers import BrokerStatus
     from pyromq.admin.rolling import Step, Team
 
-#: How long brokers may take to become well before nothing is restarted.
+#: Time for brokers to become healthy before a rolling restart is refused.
 WELL_SECONDS = 10.0
 LOOK_AGAIN_SECONDS = 0.5
 
@@ -34,7 +34,7 @@ app = typer.Typer(invoke_without_command=True, context_settings={"help_option_na
 
 @app.callback()
 def cluster(ctx: typer.Context, as_json: AsJson = False, name_servers: NameServers = DEFAULT_NAME_SERVER) -> None:
-    """Show the cluster: every broker, how it is doing, who copies whom, and how much comes and goes."""
+    """Show the cluster: every broker with its state, replication and message rates."""
     if ctx.invoked_subcommand is None:
         show_brokers(as_json, name_servers)
     elif given := typed_options(ctx):
@@ -53,15 +53,16 @@ def roll(
     cluster_name: ClusterName = None,
     broker: BrokerName = None,
     timeout_s: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", min=1, help="How long each may take to be back and level.")
+        float, typer.Option("--timeout", metavar="SECONDS", min=1, help="Time for each broker to be in sync again.")
     ] = 300.0,
     yes: Yes = False,
     name_servers: NameServers = DEFAULT_NAME_SERVER,
 ) -> None:  # fmt: skip
-    """Restart all brokers, one after the other, while clients go on.
+    """Restart all brokers, one after the other, while clients keep working.
 
-    Of each name the slaves go first, each until it has everything again; then the master hands over to a slave and
-    comes back as one. It stops at the first thing that is not well. What it has done stays, and it may be run again.
+    For each name it restarts the slaves first and waits until each is in sync again; then the master hands over to a
+    slave and restarts as a slave. It stops at the first problem. Restarted brokers stay restarted, and the command may
+    be run again.
 
     For an upgrade: pyromq cluster roll --command 'ssh {host} systemctl restart pyromq'
     """

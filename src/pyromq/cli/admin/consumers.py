@@ -29,7 +29,7 @@ OptionalGroup = Annotated[
     typer.Argument(metavar="[GROUP]", help="Only this producer group.", show_default=False),
 ]
 QueueNumber = Annotated[int | None, typer.Option("--queue", min=0, help="Only this queue of each broker.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the changes without making them.")]
 
 
 # --- how far ---------------------------------------------------------------------------------------------------------
@@ -37,7 +37,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would ch
 
 @app.command("list")
 def list_consumers(as_json: AsJson = False, name_servers: NameServers = DEFAULT_NAME_SERVER) -> None:
-    """List every group with its members and how far it is behind, the worst first."""
+    """List every group with its members and its lag, largest lag first."""
 
     async def work(admin: Admin) -> list[tuple[GroupLag, int]]:
         from pyromq.admin.directory import of_each
@@ -87,11 +87,11 @@ def _coloured(lag: int) -> str:
 def lag(
     group: GroupName,
     topic: Annotated[str | None, typer.Option("--topic", help="Only this topic.", show_default=False)] = None,
-    clients: Annotated[bool, typer.Option("--clients", help="Also who has each queue.")] = False,
+    clients: Annotated[bool, typer.Option("--clients", help="Show the consumer of each queue, too.")] = False,
     as_json: AsJson = False,
     name_servers: NameServers = DEFAULT_NAME_SERVER,
 ) -> None:
-    """Show how far a group is, queue by queue."""
+    """Show the offsets and the lag of a group by queue."""
 
     async def work(admin: Admin) -> GroupLag:
         found = await admin.consumers.lag(group, topic, with_clients=clients)
@@ -133,7 +133,7 @@ def _show_lag(found: GroupLag, clients: bool) -> None:
 
 @app.command()
 def members(group: GroupName, as_json: AsJson = False, name_servers: NameServers = DEFAULT_NAME_SERVER) -> None:
-    """Show who is connected to consume for a group, and what it subscribes to."""
+    """Show the connected consumers of a group and their subscriptions."""
     found = ask(name_servers, lambda admin: admin.consumers.members(group))
     if as_json:
         output.print_json(found)
@@ -162,11 +162,11 @@ def _clients_table(clients: Sequence[ConnectedClient]) -> Any:
 def info(
     group: GroupName,
     client_id: Annotated[str, typer.Argument(metavar="CLIENT", help="The client's id.", show_default=False)],
-    stacks: Annotated[bool, typer.Option("--stacks", help="Also what its threads are doing.")] = False,
+    stacks: Annotated[bool, typer.Option("--stacks", help="Show the stacks of its threads, too.")] = False,
     as_json: AsJson = False,
     name_servers: NameServers = DEFAULT_NAME_SERVER,
 ) -> None:
-    """Show what one consumer says of itself: its settings, and the queues it has."""
+    """Show the settings and the assigned queues that a consumer reports."""
     found = ask(name_servers, lambda admin: admin.consumers.running_info(group, client_id, with_stacks=stacks))
     if as_json:
         output.print_json(found)
@@ -202,7 +202,7 @@ def _show_info(found: RunningInfo) -> None:
 def list_producers(
     group: OptionalGroup = None, as_json: AsJson = False, name_servers: NameServers = DEFAULT_NAME_SERVER
 ) -> None:
-    """List who is connected to send, by producer group."""
+    """List the connected producers by group."""
     found = ask(name_servers, lambda admin: admin.consumers.producers(group))
     if as_json:
         output.print_json(found)
@@ -232,9 +232,9 @@ def reset(
     as_json: AsJson = False,
     name_servers: NameServers = DEFAULT_NAME_SERVER,
 ) -> None:
-    """Set a group back, to have messages again, or forth, to skip some.
+    """Reset the offsets of a group: back to receive messages again, or forward to skip some.
 
-    It holds at once: consumers at work go on from there with their next pull. The group need not be stopped.
+    It takes effect at once: running consumers continue from there with their next pull.
     """
     target = _target(to, offset)
     plan = ask(name_servers, lambda admin: _plan(admin, group, topic, target, broker, queue))
@@ -250,7 +250,7 @@ def skip(
     as_json: AsJson = False,
     name_servers: NameServers = DEFAULT_NAME_SERVER,
 ) -> None:
-    """Skip everything that a group has not done yet: the same as reset --to latest."""
+    """Skip all unconsumed messages of a group: the same as reset --to latest."""
     plan = ask(name_servers, lambda admin: _plan(admin, group, topic, "latest"))
     _move(name_servers, group, topic, plan, dry_run=dry_run, yes=yes, as_json=as_json)
 
@@ -259,10 +259,10 @@ def skip(
 def clone(
     source: Annotated[
         str,
-        typer.Argument(metavar="FROM", help="The group that is copied.", show_default=False, autocompletion=groups),
+        typer.Argument(metavar="FROM", help="The source group.", show_default=False, autocompletion=groups),
     ],
     target: Annotated[
-        str, typer.Argument(metavar="TO", help="The group that is set.", show_default=False, autocompletion=groups)
+        str, typer.Argument(metavar="TO", help="The target group.", show_default=False, autocompletion=groups)
     ],
     topic: TopicName,
     dry_run: DryRun = False,
@@ -270,7 +270,7 @@ def clone(
     as_json: AsJson = False,
     name_servers: NameServers = DEFAULT_NAME_SERVER,
 ) -> None:
-    """Let a group go on where another one is."""
+    """Copy the offsets of one group to another."""
     plan = ask(name_servers, lambda admin: admin.consumers.plan_clone(source, target, topic))
     if _agreed(target, topic, plan, dry_run=dry_run, yes=yes, as_json=as_json):
         ask(name_servers, lambda admin: admin.consumers.clone(source, target, topic))

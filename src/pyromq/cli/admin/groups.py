@@ -24,18 +24,18 @@ app = group_of_commands("Consumer groups: list, describe, create, update, delete
 
 MaxRetries = Annotated[
     int | None,
-    typer.Option("--max-retries", min=0, help="Deliveries after the first before a message is a dead letter."),
+    typer.Option("--max-retries", min=0, help="Redeliveries before a message becomes a dead letter."),
 ]
-RetryQueues = Annotated[
-    int | None, typer.Option("--retry-queues", min=0, max=1024, help="Queues of what it tries again.")
+RetryQueues = Annotated[int | None, typer.Option("--retry-queues", min=0, max=1024, help="Queues of its retry topic.")]
+Enabled = Annotated[
+    bool | None, typer.Option("--enable/--disable", help="Allow the group to consume.", show_default=False)
 ]
-Enabled = Annotated[bool | None, typer.Option("--enable/--disable", help="May it consume?", show_default=False)]
-Orderly = Annotated[
-    bool | None, typer.Option("--ordered/--concurrent", help="Does it consume in order?", show_default=False)
-]
+Orderly = Annotated[bool | None, typer.Option("--ordered/--concurrent", help="Consume in order.", show_default=False)]
 Broadcast = Annotated[
     bool | None,
-    typer.Option("--broadcast/--no-broadcast", help="May each member get every message?", show_default=False),
+    typer.Option(
+        "--broadcast/--no-broadcast", help="Allow broadcast: each member gets every message.", show_default=False
+    ),
 ]
 
 
@@ -128,7 +128,7 @@ def create(
     as_json: AsJson = False,
     name_servers: NameServers = DEFAULT_NAME_SERVER,
 ) -> None:
-    """Make a consumer group, on every broker of the cluster."""
+    """Create a consumer group on every broker of the cluster."""
     settings = _settings(max_retries, retry_queues, enabled, orderly, broadcast)
     made = ask(name_servers, lambda admin: admin.groups.create(group, cluster=cluster, broker=broker, **settings))
     _show_set(made, "made", as_json)
@@ -145,7 +145,7 @@ def update(
     as_json: AsJson = False,
     name_servers: NameServers = DEFAULT_NAME_SERVER,
 ) -> None:
-    """Change a consumer group: what is given changes, the rest stays."""
+    """Change the given settings of a consumer group."""
     settings = _settings(max_retries, retry_queues, enabled, orderly, broadcast)
     if not settings:
         raise typer.BadParameter("say what is to change: --max-retries, --ordered …", param_hint="the options")
@@ -178,12 +178,12 @@ def _show_set(group: Group, what: str, as_json: bool) -> None:
 @app.command()
 def delete(
     group: GroupName,
-    keep_offsets: Annotated[bool, typer.Option("--keep-offsets", help="Leave how far it is.")] = False,
-    dead_letters: Annotated[bool, typer.Option("--dead-letters", help="Delete its dead letters too.")] = False,
+    keep_offsets: Annotated[bool, typer.Option("--keep-offsets", help="Keep its offsets.")] = False,
+    dead_letters: Annotated[bool, typer.Option("--dead-letters", help="Delete its dead letters, too.")] = False,
     yes: Yes = False,
     name_servers: NameServers = DEFAULT_NAME_SERVER,
 ) -> None:
-    """Delete a consumer group, how far it is, and what it was to try again."""
+    """Delete a consumer group with its offsets and its retry topic."""
     found = ask(name_servers, lambda admin: admin.groups.get(group))
     what = ["what it was to try again"] + ["how far it is"] * (not keep_offsets) + ["its dead letters"] * dead_letters
     where = ", ".join(on.broker for on in found.brokers)

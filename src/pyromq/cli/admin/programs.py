@@ -1,6 +1,6 @@
-"""Programs that somebody wants run for each broker: without a shell, with the broker's name and address put in.
+"""Runs the operator's program for each broker: without a shell, with the broker's name and address put in.
 
-But for brokers of tests, the one place of PyroMQ that starts programs: those that somebody gives on the command line.
+Except for brokers of tests, PyroMQ starts programs only here, from the command line.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import IO
 
 from pyromq.errors import ConfigError
 
-#: What is shown of a program that failed.
+#: Most output shown of a failed program.
 QUOTED_BYTES = 500
 _PLACE = re.compile(r"\{(\w*)\}")
 
@@ -65,7 +65,7 @@ async def _ended(words: list[str], said: IO[bytes], timeout_s: float) -> int:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """It does not outlive whoever waited for it."""
+    """End the program together with its caller."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             process.kill()

@@ -1,4 +1,4 @@
-"""`pyromq broker promote`: let a slave lead. It says first what may be missing, and asks.
+"""`pyromq broker promote`: promote a slave. Shows the possible loss first and asks for confirmation.
 
 `pyromq broker forget-member`: a broker of the name is gone for good.
 """
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from pyromq.admin.brokers import BrokerStatus
     from pyromq.admin.promotion import Promotion
 
-#: How long the others may take to find the new master, before it is shown without them.
+#: Time for the other brokers to follow the new master before the result is shown.
 FOLLOW_SECONDS = 15.0
 
 Broker = Annotated[
     str,
     typer.Argument(
         metavar="BROKER",
-        help="The name that master and slaves share; or the address of the slave.",
+        help="Name of the master and its slaves, or the address of a slave.",
         show_default=False,
         autocompletion=brokers,
     ),
@@ -43,10 +43,16 @@ Broker = Annotated[
 def promote(
     broker: Broker,
     broker_id: Annotated[
-        int | None, typer.Option("--id", metavar="N", min=0, help="The slave with this number; else the best one.")
+        int | None,
+        typer.Option(
+            "--id", metavar="N", min=0, help="The slave with this broker id. Default: the slave with the longest log."
+        ),
     ] = None,
     address: Annotated[
-        str | None, typer.Option("--address", metavar="HOST:PORT", help="The slave at this address; else the best one.")
+        str | None,
+        typer.Option(
+            "--address", metavar="HOST:PORT", help="The slave at this address. Default: the slave with the longest log."
+        ),
     ] = None,
     role: Annotated[
         BrokerRole | None,
@@ -54,27 +60,27 @@ def promote(
             "--role",
             metavar="ROLE",
             parser=role_named,
-            help="async-master or sync-master; else what the master was.",
+            help="async-master or sync-master. Default: the role of the old master.",
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Even though acknowledged messages may be lost.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Promote even if acknowledged messages may be lost.")] = False,
     timeout_s: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", min=1, help="How long to wait for the new master.")
+        float, typer.Option("--timeout", metavar="SECONDS", min=1, help="Time to wait for the new master.")
     ] = 60.0,
     yes: Yes = False,
     name_servers: NameServers = DEFAULT_NAME_SERVER,
 ) -> None:
-    """Let a slave lead: when its master is gone, or to take over from one that lives.
+    """Promote a slave to master, after its master failed or to hand over from a running master.
 
-    A master that lives hands over: nothing is lost, and it goes on as a slave. One that is gone, and comes back,
-    becomes a slave by itself; what nobody else had of its log is put aside in a file, not thrown away.
+    A running master hands over without loss and becomes a slave. A failed master that starts again becomes a slave,
+    too; log bytes that only it has are quarantined in a file, not deleted.
 
-    Without its master a slave asks the other brokers of the name first. It refuses if one has more, or does not answer
-    and may have acknowledged messages that the slave lacks: an async master that is gone always may. `--force` leads
-    all the same.
+    Without its master, a slave first asks the other brokers of the name. It refuses the promotion if one has a longer
+    log, or does not answer and may have acknowledged messages that the slave lacks, as a failed async master always
+    may. `--force` promotes it anyway.
 
-    If two brokers led one after the other and neither knew of it, their logs part, and the one that starts last waits.
-    `--force` with the address of either keeps its log; what the other one has is moved to quarantine.
+    If two brokers led one after the other without knowing of each other, their logs diverge, and the one that starts
+    last waits. `--force` with the address of either keeps its log; the other log is quarantined.
     """
     if role is BrokerRole.SLAVE:
         raise typer.BadParameter("whoever leads is async-master or sync-master", param_hint="--role")
@@ -117,7 +123,7 @@ def _carry_out(plan: Promotion, role: BrokerRole | None, timeout_s: float, name_
         ask(name_servers, lambda admin: admin.leading.promote(plan, role=chosen, reason=why, force=force))
     with output.working(f"{slave} takes over"), _telling_what_goes_on(slave):
         found = ask(name_servers, lambda admin: admin.leading.until_leads(plan.name, slave, timeout_s))
-        with contextlib.suppress(NotNow):  # what is shown then says who is missing
+        with contextlib.suppress(NotNow):  # the shown state names the missing brokers
             found = ask(name_servers, lambda admin: _followed(admin, plan))
     console = output.stdout()
     console.print(f"[green]✓[/] {escaped(slave)} leads [bold]{escaped(plan.name)}[/]")
@@ -129,7 +135,7 @@ def forget_member(
         str,
         typer.Argument(
             metavar="BROKER",
-            help="The broker that is to forget it: its address, or the name, which is the master.",
+            help="The broker whose list changes: its address, or its name for the master.",
             show_default=False,
             autocompletion=brokers,
         ),
@@ -138,18 +144,18 @@ def forget_member(
         str,
         typer.Argument(
             metavar="MEMBER",
-            help="The address of the broker that is gone, or the member id of its store.",
+            help="The address of the removed broker, or the member id of its store.",
             show_default=False,
         ),
     ],
     yes: Yes = False,
     name_servers: NameServers = DEFAULT_NAME_SERVER,
 ) -> None:
-    """Have a broker forget another one of its name, which is gone for good.
+    """Remove a broker that is gone for good from the list of members of its name.
 
-    A forgotten broker is not waited for when the master starts after a crash, and not asked before a slave is promoted:
-    acknowledged messages that it alone has are lost. The slaves of a master take its list over. A broker that comes
-    back is a member again.
+    A master that starts after a crash no longer waits for it, and a promotion no longer asks it: acknowledged messages
+    that only it has are lost. Slaves copy the list of their master. A removed broker that connects again is a member
+    again.
     """
     found = ask(name_servers, lambda admin: admin.brokers.status(broker))
     output.agree(f"have {found.address} forget {member}: messages that it alone has are lost.", yes=yes)

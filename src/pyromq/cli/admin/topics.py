@@ -66,7 +66,9 @@ def may_do(bits: int) -> str:
 @app.command("list")
 def list_topics(
     every: Annotated[bool, typer.Option("--all", "-a", help="Also retry, dead-letter and system topics.")] = False,
-    counts: Annotated[bool, typer.Option("--counts", "-c", help="How many messages each has, and the newest.")] = False,
+    counts: Annotated[
+        bool, typer.Option("--counts", "-c", help="Message counts, and the time of the newest message.")
+    ] = False,
     as_json: AsJson = False,
     name_servers: NameServers = DEFAULT_NAME_SERVER,
 ) -> None:
@@ -113,7 +115,7 @@ def _topics_table(found: list[tuple[Topic, TopicStats | None]], counts: bool) ->
 
 @app.command()
 def describe(topic: TopicName, as_json: AsJson = False, name_servers: NameServers = DEFAULT_NAME_SERVER) -> None:
-    """Show one topic: its queues, what is in them, and who consumes it."""
+    """Show one topic: queues, offsets and consumer groups."""
     details = ask(name_servers, lambda admin: admin.topics.describe(topic))
     if as_json:
         output.print_json(_details_json(details))
@@ -153,7 +155,7 @@ def _details_facts(details: TopicDetails) -> Any:
 
 @app.command()
 def route(topic: TopicName, as_json: AsJson = False, name_servers: NameServers = DEFAULT_NAME_SERVER) -> None:
-    """Show what clients are told of a topic: which brokers have it, and where they are."""
+    """Show the route of a topic: its brokers and their addresses."""
     found = ask(name_servers, lambda admin: admin.topics.route(topic))
     if as_json:
         output.print_json(_route_json(topic, found))
@@ -223,7 +225,7 @@ def update(
     as_json: AsJson = False,
     name_servers: NameServers = DEFAULT_NAME_SERVER,
 ) -> None:
-    """Change a topic: what is given changes, the rest stays.
+    """Change the given settings of a topic.
 
     To have fewer queues without losing messages, lower --write-queues first, and --read-queues when the others are
     empty. An attribute without a value (--attribute NAME=) is removed.

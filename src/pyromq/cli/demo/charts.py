@@ -21,7 +21,7 @@ def resampled(values: Sequence[float], width: int) -> list[float]:
 
 
 def columns(values: Sequence[float], width: int, top: float, style: str, height: int = 1) -> list[Text]:
-    """A chart of so many rows, from the upper one down. What is there at all is seen, however small it is."""
+    """Return the rows of a chart, top row first. Values above zero are always visible."""
     eighths = [
         0 if value <= 0 else max(1, min(height * 8, round(value / (top or 1) * height * 8)))
         for value in resampled(values, width)

@@ -40,23 +40,20 @@ KEPT_WARNINGS = 1000
 
 
 def demo(
-    fast: Annotated[bool, typer.Option("--fast", help=f"The short form: about {FAST_SECONDS:g} seconds.")] = False,
+    fast: Annotated[bool, typer.Option("--fast", help=f"Short version, about {FAST_SECONDS:g} seconds.")] = False,
     seconds: Annotated[
         float | None,
-        typer.Option("--seconds", min=LEAST_SECONDS, max=3600, help=f"About how long; else {USUAL_SECONDS:g}."),
+        typer.Option("--seconds", min=LEAST_SECONDS, max=3600, help=f"Approximate length. Default: {USUAL_SECONDS:g}."),
     ] = None,
     name_servers: Annotated[
         str | None,
-        typer.Option(
-            "--name-servers", "-n", metavar="HOST:PORT;…", help="Use this cluster; else a broker is started for it."
-        ),
+        typer.Option("--name-servers", "-n", metavar="HOST:PORT;…", help="Use this cluster. Default: start a broker."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """See what a queue is for: a sign-up with and without one, a burst, an outage. Live, in under a minute.
+    """Show the use of a queue in under a minute: a sign-up with and without one, a burst, an outage.
 
-    Real services in this process, a real broker, real messages; every number is measured while you watch. Ctrl-C stops
-    it at any moment.
+    Services, broker and messages are real, and every figure is measured live. Ctrl-C stops it at any time.
     """
     console = output.stderr() if as_json else output.stdout()
     length = seconds or (FAST_SECONDS if fast else USUAL_SECONDS)
@@ -109,7 +106,7 @@ def _has_screen(console: Console) -> bool:
 
 @contextlib.contextmanager
 def _on_screen(console: Console, story: Story) -> Iterator[None]:
-    """Drawn on a thread of its own; what is logged meanwhile is said afterwards."""
+    """Draw in a background thread; show log lines afterwards."""
     was = sys.getswitchinterval()
     live = Live(
         get_renderable=lambda: screen(story.frame, *console.size),

@@ -15,7 +15,7 @@ from pyromq.cli.output import duration, number
 from pyromq.demo.frame import Frame, LaneView, ServiceView
 
 ACTS = 4
-#: What the layout is made for; with more lines charts get taller.
+#: Size of the layout; charts get taller with more lines.
 LEAST_COLUMNS, LEAST_LINES = 80, 24
 IN_LINE, QUEUED = "red", "green"
 COLOURS = {
@@ -99,7 +99,7 @@ def _time(seconds: float) -> str:
 
 
 def _way(frame: Frame) -> list[RenderableType]:
-    """Who calls whom."""
+    """Return the diagram of the services."""
     services = [Text(name, COLOURS[name]) for name in list(COLOURS)[1:5]]
     visitor, welcome, queue = ("visitor ──► ", "dim"), Text("welcome!", "bold"), ("queue", COLOURS["send"])
     if frame.queued is None:

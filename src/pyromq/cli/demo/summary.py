@@ -1,4 +1,4 @@
-"""The end of the demo: what was measured, both ways side by side, and what to try next."""
+"""Summary of the demo: the measured figures with and without a queue, and next steps."""
 
 from __future__ import annotations
 

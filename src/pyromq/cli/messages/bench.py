@@ -1,9 +1,8 @@
-"""`pyromq bench`: how many messages a cluster takes and gives, and how long they are under way.
+"""`pyromq bench`: throughput and latency of a cluster.
 
-The load goes through the same client that everybody uses, so the figures are what a Python program gets. What
-RocketMQ's own benchmark calls TPS and RT are the messages a second and the latency of a send here. The exit code is 1
-when nothing was sent or received, or when an acknowledged message did not arrive; 130 after Ctrl-C, with the figures
-so far.
+The load uses the public client, so the figures are those of a Python program. RocketMQ's benchmark calls the messages
+per second TPS and the latency of a send RT. The exit code is 1 if no message was sent or received, or if an
+acknowledged message did not arrive; 130 after Ctrl-C, with the figures so far.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ from pyromq.testing import broker
 
 USUAL_SECONDS = 10.0
 QUEUES = 8
-#: So many messages a handler takes at once.
+#: Messages per call of the handler.
 HANDLED_AT_ONCE = 1024
-#: When nothing has come for so long, nothing more will.
+#: Stop waiting after this long without a message.
 IDLE_SECONDS = 5.0
 ROWS = ("messages", "a second", "MiB/s", "mean", "p50", "p90", "p99", "p99.9", "max")
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
@@ -91,7 +90,7 @@ class Figures:
 
 
 class Bench:
-    """One run: what was measured is there whenever somebody looks."""
+    """One run. Its figures can be read at any time."""
 
     def __init__(self, load: Load, mode: Mode, auto_batch: bool) -> None:
         self.load = load
@@ -132,7 +131,7 @@ class Bench:
                 await receiving.until(lambda: most is not None and receiving.received.count >= most, IDLE_SECONDS)
 
     async def _receive_all(self) -> None:
-        """What was acknowledged is still to come."""
+        """Return whether acknowledged messages have not arrived yet."""
         if self.sending is not None and self.receiving is not None:
             sent, received = self.sending.acknowledged, self.receiving.received
             await self.receiving.until(lambda: received.count >= sent.count, IDLE_SECONDS)
@@ -158,7 +157,7 @@ class Bench:
         )
 
     def progress(self) -> tuple[int, float]:
-        """How many are done, and which share of the whole that is."""
+        """Return the number of finished messages and their share of the total."""
         part = self.sending.acknowledged if self.sending else self.receiving.received if self.receiving else Span()
         by_time = part.seconds / self.load.seconds if self.load.seconds else 0.0
         by_count = part.count / self.load.messages if self.load.messages else 0.0
@@ -177,39 +176,35 @@ def _flow(span: Span, size: int, latencies: Histogram) -> Flow:
 
 
 def bench(
-    mode: Annotated[Mode, typer.Option("--mode", help="What is measured.")] = Mode.BOTH,
+    mode: Annotated[Mode, typer.Option("--mode", help="Measure sends, consumption or both.")] = Mode.BOTH,
     messages: Annotated[
-        int | None, typer.Option("--messages", min=1, help="Stop after so many.", show_default=False)
+        int | None, typer.Option("--messages", min=1, help="Stop after this many messages.", show_default=False)
     ] = None,
     seconds: Annotated[
         float | None,
-        typer.Option("--seconds", min=0.1, help=f"Stop after so long; {USUAL_SECONDS:g} unless --messages is given."),
+        typer.Option(
+            "--seconds", min=0.1, help=f"Stop after this many seconds; {USUAL_SECONDS:g} unless --messages is given."
+        ),
     ] = None,
     size: Annotated[int, typer.Option("--size", min=MARK.size, max=4 << 20, help="Bytes of a body.")] = 1024,
-    concurrency: Annotated[
-        int, typer.Option("--concurrency", min=1, max=65_536, help="Sends under way at the same time.")
-    ] = 256,
+    concurrency: Annotated[int, typer.Option("--concurrency", min=1, max=65_536, help="Concurrent sends.")] = 256,
     batch: Annotated[int, typer.Option("--batch", min=1, max=4096, help="Messages in one request.")] = 1,
-    auto_batch: Annotated[
-        bool, typer.Option("--auto-batch", help="Let the producer gather plain sends into batches.")
-    ] = False,
+    auto_batch: Annotated[bool, typer.Option("--auto-batch", help="Let the producer batch single sends.")] = False,
     rate: Annotated[
-        float | None, typer.Option("--rate", min=0.1, help="Messages a second; else as fast as it goes.")
+        float | None, typer.Option("--rate", min=0.1, help="Messages per second. Default: no limit.")
     ] = None,
-    topic: Annotated[
-        str | None, typer.Option("--topic", help="A topic to use; else one is made, and removed at the end.")
-    ] = None,
+    topic: Annotated[str | None, typer.Option("--topic", help="Use this topic. Default: a temporary one.")] = None,
     embedded: Annotated[
         bool,
-        typer.Option("--embedded", help="Start a broker for it, in a process of its own."),
+        typer.Option("--embedded", help="Start a broker in another process for the measurement."),
     ] = False,
     name_servers: NameServers = DEFAULT_NAME_SERVER,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a cluster: messages a second, and how long they take, from send to acknowledgement and to handler.
+    """Measure a cluster: messages per second, and latency from send to acknowledgement and to handler.
 
-    Works with PyroMQ and with Apache RocketMQ. --concurrency 1 shows how long one send takes; --rate how long messages
-    are under way when there is no crowd. Ctrl-C ends it with the figures so far.
+    Works with PyroMQ and with Apache RocketMQ. --concurrency 1 measures the latency of single sends; --rate the latency
+    below saturation. Ctrl-C ends it with the figures so far.
     """
     if mode is Mode.CONSUME and (topic is None or embedded):
         raise ConfigError("there is nothing to consume: give a --topic that has messages", "topic")
@@ -270,11 +265,11 @@ async def _made_for(admin: Admin, work: Bench, group: str, *, keep_topic: bool) 
         yield
     finally:
         for delete, name in reversed(made):
-            with contextlib.suppress(PyroMQError):  # the figures matter more than what is left
+            with contextlib.suppress(PyroMQError):  # the figures matter more than the cleanup
                 await delete(name)
 
 
-# --- what is shown ---------------------------------------------------------------------------------------------------
+# --- output ----------------------------------------------------------------------------------------------------------
 
 
 async def _show_progress(work: Bench) -> None:

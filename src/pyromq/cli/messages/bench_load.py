@@ -22,7 +22,7 @@ from pyromq.metrics import FINE_BOUNDS, Histogram
 #: A word of ours, the number of the message, the moment it was sent.
 MARK = struct.Struct(">8sqd")
 WORD = b"pyrobnch"
-#: Numbers of messages are marked as seen in a table that grows by so many.
+#: Growth step of the table of received message numbers.
 TABLE_STEP = 1 << 16
 
 clock = SystemClock()
@@ -31,14 +31,14 @@ monotonic = clock.monotonic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What is asked for."""
+    """Parameters of a load."""
 
     topic: str
     #: Whichever comes first; None: no such limit.
     messages: int | None
     seconds: float | None
     size: int
-    #: Sends under way at the same time.
+    #: Concurrent sends.
     concurrency: int
     #: Messages in one request.
     batch: int
@@ -190,7 +190,7 @@ class Receiving:
         return len(messages)
 
     async def until(self, enough: Callable[[], bool], idle_s: float) -> None:
-        """Wait until it is enough, or until nothing has come for so long."""
+        """Wait until all messages have arrived, or until none arrived for this long."""
         while not enough():
             self.arrived.clear()
             try:

@@ -1,4 +1,4 @@
-"""`pyromq message`: find messages, look at them. Looking changes nobody's progress."""
+"""`pyromq message`: find and show messages. Group offsets do not change."""
 
 from __future__ import annotations
 
@@ -22,17 +22,19 @@ if TYPE_CHECKING:
 
 app = group_of_commands("Messages: show one, find some, peek into a topic.")
 
-Count = Annotated[int, typer.Option("--count", "-c", min=1, max=10_000, help="At most so many.")]
+Count = Annotated[int, typer.Option("--count", "-c", min=1, max=10_000, help="At most this many.")]
 
 
 @app.command()
 def show(
     message_id: Annotated[
-        str, typer.Argument(metavar="ID", help="The id that send, find or a log shows.", show_default=False)
+        str, typer.Argument(metavar="ID", help="Message id, as send, find or a log shows it.", show_default=False)
     ],
     topic: Annotated[
         str | None,
-        typer.Option("--topic", "-t", help="Its topic, for the id that a producer gave it.", autocompletion=topics),
+        typer.Option(
+            "--topic", "-t", help="Topic of the message, needed for ids that producers assign.", autocompletion=topics
+        ),
     ] = None,
     body: Annotated[bool, typer.Option("--body", help="Only the body, byte for byte.")] = False,
     as_json: AsJson = False,
@@ -67,7 +69,7 @@ def find(
     as_json: AsJson = False,
     name_servers: NameServers = DEFAULT_NAME_SERVER,
 ) -> None:
-    """Find messages by key, by the time they were stored, or by both."""
+    """Find messages by key, by store time, or by both."""
     if key is None and since is None:
         raise typer.BadParameter("say what to look for: --key, --since, or both", param_hint="--key")
     now = datetime.now().astimezone()
@@ -101,7 +103,7 @@ def peek(
     as_json: AsJson = False,
     name_servers: NameServers = DEFAULT_NAME_SERVER,
 ) -> None:
-    """Look at the oldest messages of a topic, the newest, or those from an offset on."""
+    """Show the oldest or newest messages of a topic, or those from an offset on."""
     found = ask(
         name_servers,
         lambda admin: admin.messages.peek(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyromq.admin.admin import Admin
     from pyromq.admin.dead_letters import DeadLetters, Replayed
 
-#: What a replay that was stopped says.
+#: Text after an interrupted replay.
 GOES_ON = "run it again to go on"
 
 app = group_of_commands("Dead letters: list them, look into them, replay them.")
@@ -29,7 +29,7 @@ app = group_of_commands("Dead letters: list them, look into them, replay them.")
 
 @app.command("list")
 def list_dead_letters(as_json: AsJson = False, name_servers: NameServers = DEFAULT_NAME_SERVER) -> None:
-    """List the groups that have dead letters, and how many."""
+    """List the groups with dead letters and their number."""
     found = ask(name_servers, lambda admin: admin.dead_letters.list())
     if as_json:
         output.print_json(found)
@@ -49,11 +49,11 @@ def show(
     group: GroupName,
     message_id: Annotated[str | None, typer.Option("--id", help="Only this one, in full.", show_default=False)] = None,
     newest: Annotated[bool, typer.Option("--newest", help="The newest instead of the oldest.")] = False,
-    count: Annotated[int, typer.Option("--count", "-c", min=1, max=10_000, help="At most so many.")] = 10,
+    count: Annotated[int, typer.Option("--count", "-c", min=1, max=10_000, help="At most this many.")] = 10,
     as_json: AsJson = False,
     name_servers: NameServers = DEFAULT_NAME_SERVER,
 ) -> None:
-    """Look into the dead letters of a group: what they are, and where they came from."""
+    """Show the dead letters of a group with their origin."""
     if message_id is None:
         found = ask(name_servers, lambda admin: admin.dead_letters.peek(group, count=count, newest=newest))
         show_messages(found, as_json, escaped(f"the group {group} has no dead letters"))
@@ -73,27 +73,30 @@ def show(
 def replay(
     group: GroupName,
     message_id: Annotated[
-        list[str] | None, typer.Option("--id", help="Only this one; several are fine.", show_default=False)
+        list[str] | None, typer.Option("--id", help="Only this message. Repeatable.", show_default=False)
     ] = None,
-    rate: Annotated[float, typer.Option("--rate", min=0, help="At most so many in a second; 0: no limit.")] = 100,
+    rate: Annotated[float, typer.Option("--rate", min=0, help="At most this many per second; 0: no limit.")] = 100,
     count: Annotated[
-        int | None, typer.Option("--count", "-c", min=1, help="At most so many.", show_default=False)
+        int | None, typer.Option("--count", "-c", min=1, help="At most this many.", show_default=False)
     ] = None,
-    again: Annotated[bool, typer.Option("--again", help="Also those that were replayed before.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Replay messages that were replayed before, too.")] = False,
     only_group: Annotated[
-        bool, typer.Option("--only-group", help="To this group alone, not to all that consume the topic.")
+        bool, typer.Option("--only-group", help="Deliver to this group only, not to all groups of the topic.")
     ] = False,
     to: Annotated[
         str | None,
-        typer.Option("--to", metavar="TOPIC", help="To this topic instead.", show_default=False, autocompletion=topics),
+        typer.Option(
+            "--to", metavar="TOPIC", help="Send to this topic instead.", show_default=False, autocompletion=topics
+        ),
     ] = None,
     yes: Yes = False,
     as_json: AsJson = False,
     name_servers: NameServers = DEFAULT_NAME_SERVER,
 ) -> None:
-    """Send the dead letters of a group again, to the topic where they came from.
+    """Send the dead letters of a group to their original topic again.
 
-    The dead letters stay. The brokers keep how far a replay has come: when it is stopped, the next one goes on there.
+    The dead letters stay. The brokers keep the position of a replay: after an interruption the next one continues
+    there.
     """
     state = ask(name_servers, lambda admin: admin.dead_letters.of(group))
     total = len(message_id) if message_id else state.messages if again else state.waiting

@@ -28,21 +28,21 @@ if TYPE_CHECKING:
 #: A pull that may be held, and for how long.
 HELD, HOLD_MS = 2, 15_000
 CALL_SECONDS = 3.0
-#: How often a topic that is not there yet, or a broker that went away, is looked for.
+#: Interval of retries for a missing topic or an unreachable broker.
 LOOK_AGAIN_SECONDS = 0.5
-#: Messages that wait to be shown; with so many nothing more is pulled.
+#: Stop pulling while this many messages wait to be shown.
 FOUND_AT_MOST = 1000
 
-#: What there is to show, what went wrong, or None when nobody looks any more.
+#: A message to show, an error, or `None` after the reader stopped.
 Findings: TypeAlias = "asyncio.Queue[ReceivedMessage | PyroMQError | None]"
 
 
 async def follow(
     admin: Admin, starts: Mapping[MessageQueue, int], tags: str, *, patient: bool = False
 ) -> AsyncIterator[ReceivedMessage]:
-    """What is in these queues from these offsets on, and what comes; until somebody stops reading it.
+    """Yield the messages of these queues from these offsets on, including new ones, until the reader stops.
 
-    Where nobody answers it ends with what went wrong, unless it is `patient`: then it says so once, and tries again.
+    If a broker does not answer it raises the error; with `patient` it reports the error once and retries.
     """
     found: Findings = asyncio.Queue(FOUND_AT_MOST)
     _notice_the_end_of_the_reader(found)
@@ -72,7 +72,7 @@ async def queues_when_there(admin: Admin, topic: str) -> tuple[list[MessageQueue
 
 
 async def _pull(admin: Admin, queue: MessageQueue, offset: int, tags: str, found: Findings, patient: bool) -> None:
-    """Pull one queue for ever; what goes wrong is handed to whoever shows the messages."""
+    """Pull one queue until cancelled; pass errors to the reader."""
     was_lost = False
     while True:
         try:

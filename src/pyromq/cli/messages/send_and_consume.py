@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 TOOLS_PRODUCER = "TOOLS_PRODUCER"
 
-Tags = Annotated[str, typer.Option("--tag", help="Tags to choose, joined by ||; * for all.")]
+Tags = Annotated[str, typer.Option("--tag", help="Tags, joined by ||; * for all.")]
 
 
 def send(
@@ -35,29 +35,30 @@ def send(
     texts: Annotated[
         list[str],
         typer.Argument(
-            metavar="TEXT…", help="One message each; - reads a message from each line of stdin.", show_default=False
+            metavar="TEXT…", help="Message bodies; - reads one message from each line of stdin.", show_default=False
         ),
     ],
     tag: Annotated[str | None, typer.Option(help="Tag of the messages.")] = None,
-    key: Annotated[list[str] | None, typer.Option(help="Key to find the messages by; several are fine.")] = None,
+    key: Annotated[list[str] | None, typer.Option(help="Key of the messages, for the index. Repeatable.")] = None,
     property_: Annotated[
         list[str] | None,
-        typer.Option("--property", metavar="NAME=VALUE", help="A property of the messages; several are fine."),
+        typer.Option("--property", metavar="NAME=VALUE", help="Property of the messages. Repeatable."),
     ] = None,
     sharding_key: Annotated[
-        str | None, typer.Option("--sharding-key", help="Messages with the same one go to the same queue, in order.")
+        str | None,
+        typer.Option("--sharding-key", help="Messages with the same sharding key go to the same queue, in order."),
     ] = None,
     delay_level: Annotated[
-        int, typer.Option("--delay-level", min=0, help="Deliver after this level's delay: 1 is 1 s, 18 is 2 h.")
+        int, typer.Option("--delay-level", min=0, help="Deliver after the delay of this level: 1 is 1 s, 18 is 2 h.")
     ] = 0,
     delay: Annotated[
         float | None,
-        typer.Option("--delay", min=0, help="Deliver after so many seconds; PyroMQ's own brokers have levels only."),
+        typer.Option("--delay", min=0, help="Deliver after this many seconds. PyroMQ's brokers have levels only."),
     ] = None,
     as_json: AsJson = False,
     name_servers: NameServers = DEFAULT_NAME_SERVER,
 ) -> None:
-    """Send messages to a topic, and show where each of them is."""
+    """Send messages to a topic and show where they are stored."""
     from pyromq.client.message import Message
     from pyromq.client.producer import Producer
 
@@ -112,7 +113,7 @@ def _show_receipt(receipt: SendReceipt, as_json: bool, *, is_delayed: bool) -> N
             "message_id": receipt.message_id, "offset_message_id": receipt.offset_message_id,
         })  # fmt: skip
         return
-    # Where a delayed message waits is the broker's business; its place in the topic is not known yet.
+    # A delayed message has no position in its topic yet.
     place = ", to be delivered later" if is_delayed else f" queue {queue.queue_id} offset {receipt.queue_offset}"
     text = f"sent to {queue.topic}{place}  id {receipt.message_id}"
     output.stdout().print(escaped(text), soft_wrap=True)
@@ -124,21 +125,21 @@ def _show_receipt(receipt: SendReceipt, as_json: bool, *, is_delayed: bool) -> N
 def consume(
     topic: TopicName,
     tag: Tags = "*",
-    count: Annotated[int, typer.Option("--count", min=0, help="Stop after so many messages; 0: never.")] = 0,
-    new_only: Annotated[bool, typer.Option("--new-only", help="Skip what is there already.")] = False,
+    count: Annotated[int, typer.Option("--count", min=0, help="Stop after this many messages; 0: never.")] = 0,
+    new_only: Annotated[bool, typer.Option("--new-only", help="Skip the stored messages.")] = False,
     group: Annotated[
         str | None,
         typer.Option(
-            "--group", "-g", help="Consume for this group, and acknowledge what is shown.", show_default=False
+            "--group", "-g", help="Consume for this group and acknowledge the shown messages.", show_default=False
         ),
     ] = None,
     as_json: AsJson = False,
     name_servers: NameServers = DEFAULT_NAME_SERVER,
 ) -> None:
-    """Show the messages of a topic as they come, from the oldest on.
+    """Show the messages of a topic as they arrive, from the oldest on.
 
-    It only looks: no group's progress changes, unless --group says for which one it consumes. A topic that is not
-    there yet is waited for, and so is a broker that goes away. Ctrl-C stops.
+    No group offsets change, unless --group names the group to consume for. It waits for a topic that does not exist yet
+    and for a broker that is down. Ctrl-C stops it.
     """
     names.check_topic(topic)
     where = require(name_servers)
@@ -153,16 +154,15 @@ def consume(
 
 def tail(
     topic: TopicName,
-    last: Annotated[int, typer.Option("--last", "-l", min=0, help="Show so many of the newest first.")] = 10,
+    last: Annotated[int, typer.Option("--last", "-l", min=0, help="Show this many of the newest messages first.")] = 10,
     tag: Tags = "*",
-    stop: Annotated[bool, typer.Option("--no-follow", help="Stop there, and do not wait for more.")] = False,
+    stop: Annotated[bool, typer.Option("--no-follow", help="Do not wait for new messages.")] = False,
     as_json: AsJson = False,
     name_servers: NameServers = DEFAULT_NAME_SERVER,
 ) -> None:
-    """Show the newest messages of a topic, and then those that come: like tail -f.
+    """Show the newest messages of a topic and then new ones as they arrive, like tail -f.
 
-    It only looks: it joins no group, and nobody's progress changes. When a broker goes away it waits for it. Ctrl-C
-    stops.
+    It joins no group, and no group offsets change. It waits for a broker that is down. Ctrl-C stops it.
     """
     names.check_topic(topic)
     _until_stopped(_tail(require(name_servers), topic, tag, last, stop, as_json))
@@ -220,7 +220,7 @@ async def _newest(
 
 
 async def _consume_for(name_servers: str, topic: str, tag: str, count: int, group: str, as_json: bool) -> None:
-    """As a member of a group: what is shown is acknowledged."""
+    """Consume as a member of a group and acknowledge the shown messages."""
     from pyromq.client.group.starting_point import ConsumeFrom
     from pyromq.client.push_consumer import PushConsumer
 
@@ -242,7 +242,7 @@ async def _consume_for(name_servers: str, topic: str, tag: str, count: int, grou
     consumer.subscribe(topic, show, tags=tag)
     async with consumer:
         await done.wait()
-        stopping.set()  # the consumer stops in the same turn of the loop: what is cancelled from now on ends
+        stopping.set()  # the consumer stops in the same iteration of the loop: later cancellations end it
 
 
 def _show(message: ReceivedMessage, as_json: bool) -> None:

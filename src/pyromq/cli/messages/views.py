@@ -1,4 +1,4 @@
-"""How messages are shown: a line each in lists, in full on their own, or as JSON. What is no text is made visible."""
+"""Views of messages: one line in lists, in full, or as JSON. Bytes that are no text are escaped."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def pretty_body(message: ReceivedMessage) -> list[str]:
 
 
 def body_text(message: ReceivedMessage) -> str:
-    """The body; what is no text in it shows as `\\xff`."""
+    """Return the body as text; other bytes show as `\\xff`."""
     try:
         return message.body.decode("utf-8", "surrogateescape")
     except UnreadableBody as problem:

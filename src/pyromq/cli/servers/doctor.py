@@ -123,7 +123,7 @@ def _tool(name: str, commands: tuple[str, ...], purpose: str) -> Check:
 
 
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="For scripts: JSON and nothing else.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
     name_servers: Annotated[
         str | None,
         typer.Option(
@@ -135,10 +135,10 @@ def doctor(
         ),
     ] = None,
 ) -> None:
-    """Look at this installation: what is active, and what would make it faster.
+    """Check this installation: active accelerations and advice.
 
-    With --name-servers also at a cluster: can the name servers and brokers be reached, and do the clocks agree? Then
-    it ends with 1 when something of it needs attention.
+    With --name-servers it checks a cluster, too: reachability of name servers and brokers, and agreement of the clocks.
+    It then exits with 1 if something needs attention.
     """
     found = checks()
     reached: list[Check] = []

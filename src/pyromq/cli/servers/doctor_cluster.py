@@ -56,7 +56,7 @@ async def _name_server(admin: Admin, address: str) -> Check:
 
 
 async def _broker(admin: Admin, told: BrokerStatus) -> list[Check]:
-    """Asked once more, now that there is a connection: what is measured is the way there and back."""
+    """Ask again over the open connection to measure the round trip only."""
     name = f"broker {told.name}"
     if told.problem is not None:
         advice = f"{told.problem}: is it running, and can this machine reach the address that it advertises?"

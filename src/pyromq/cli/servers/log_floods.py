@@ -1,7 +1,6 @@
-"""A flood of requests does not become a flood of lines: of each kind of line, so many in ten seconds.
+"""Rate-limited log: a limited number of lines of each kind per ten seconds.
 
-What is above is counted, and the number is told with the next line of that kind. What ends the program is never left
-out.
+Suppressed lines are counted, and the next line of that kind has the number. Fatal errors are never suppressed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a server says while it runs: one line an event on stderr, for people or as JSON for machines."""
+"""The log of a server: one line per event on stderr, as text or JSON."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """`pyromq up`, `pyromq nameserver`, `pyromq broker`: the servers, in the foreground, until Ctrl-C or SIGTERM.
 
 SIGINT, SIGTERM, SIGQUIT, SIGXCPU and SIGPWR stop cleanly, with exit code 0. SIGHUP, SIGUSR1 and SIGUSR2 are logged and
-ignored: a server goes on when its terminal is closed, and reads its settings at the start only. What keeps a server
-from starting, or from going on, is one sentence and exit code 1; whatever was started before it is stopped again. The
-servers are imported where they are started: a name server need not wait for the broker's code.
+ignored: a server outlives its terminal, and reads its settings at the start only. A fatal error is one sentence and
+exit code 1, after the servers that already run are stopped. Servers are imported when they are started, so that a name
+server does not load the broker's code.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pyromq")
 
-#: What other programs wait for on stdout.
+#: First words of the line on stdout that other programs wait for.
 READY = "PyroMQ is up"
-#: How the sentence ends of a port that is taken.
+#: End of the error text for a port in use.
 ANOTHER_PORT = "choose another port"
 #: Addresses that mean "all of this machine": good to listen on, useless to connect to.
 WILDCARDS = ("0.0.0.0", "::")  # noqa: S104  they are compared with
@@ -76,50 +76,58 @@ def role_named(written: str) -> BrokerRole:
 ConfigFile = Annotated[
     Path | None,
     typer.Option(
-        "--config", "-c", metavar="FILE", help="Settings: TOML if it ends in .toml, else RocketMQ's own key=value."
+        "--config",
+        "-c",
+        metavar="FILE",
+        help="Settings: TOML if the name ends in .toml, else RocketMQ's key=value format.",
     ),
 ]
-Host = Annotated[str | None, typer.Option("--host", metavar="HOST", help="Address to listen on; else 127.0.0.1.")]
+Host = Annotated[str | None, typer.Option("--host", metavar="HOST", help="Address to listen on. Default: 127.0.0.1.")]
 AdvertiseHost = Annotated[
     str | None,
-    typer.Option("--advertise-host", metavar="HOST", help="Where clients are told to connect; else where it listens."),
+    typer.Option(
+        "--advertise-host", metavar="HOST", help="Host that clients connect to. Default: the listening address."
+    ),
 ]
 AllowPublic = Annotated[
     bool | None,
     typer.Option(
-        "--allow-public", help="Let --host be an address that other machines reach, although nobody has to log in."
+        "--allow-public",
+        help="Let --host be an address that other machines reach, although there is no authentication.",
     ),
 ]
 Role = Annotated[
     BrokerRole | None,
     typer.Option(
         "--role", metavar="ROLE", parser=role_named,
-        help="async-master: acknowledges what it has itself; sync-master: what a slave has too; slave: a copy of the "
-        "master of its name.",
+        help="async-master acknowledges messages that it has itself, sync-master messages that slaves have too; slave "
+        "replicates the master of its name.",
     ),
 ]  # fmt: skip
 Level = Annotated[
     LogLevel,
-    typer.Option("--log-level", metavar="LEVEL", help="What is said on stderr: debug, info, warning or error."),
+    typer.Option("--log-level", metavar="LEVEL", help="Log level on stderr: debug, info, warning or error."),
 ]
 Format = Annotated[
     LogFormat,
-    typer.Option("--log-format", metavar="FORMAT", help="text: lines for people; json: lines for machines."),
+    typer.Option("--log-format", metavar="FORMAT", help="Log format: text or json."),
 ]
 
 
 def up(
     data_dir: Annotated[
         Path | None,
-        typer.Option("--data-dir", metavar="DIR", help="Where everything is kept; else pyromq-data."),
+        typer.Option("--data-dir", metavar="DIR", help="Data directory. Default: pyromq-data."),
     ] = None,
     nameserver_port: Annotated[
         int | None,
-        typer.Option("--nameserver-port", metavar="PORT", help="Port of the name server, else 9876; 0: any free one."),
+        typer.Option(
+            "--nameserver-port", metavar="PORT", help="Port of the name server. Default: 9876; 0: any free port."
+        ),
     ] = None,
     broker_port: Annotated[
         int | None,
-        typer.Option("--broker-port", metavar="PORT", help="Port of the broker, else 10911; 0: any free one."),
+        typer.Option("--broker-port", metavar="PORT", help="Port of the broker. Default: 10911; 0: any free port."),
     ] = None,
     host: Host = None,
     advertise_host: AdvertiseHost = None,
@@ -131,9 +139,8 @@ def up(
 ) -> None:
     """Start everything: a name server and a broker in one process.
 
-    Producers and consumers, PyroMQ's or RocketMQ's, need nothing but the name server's address. Topics and consumer
-    groups are made when they are first used. Ctrl-C stops it cleanly, and the next start goes on with the same
-    messages. A file given with --config is the broker's.
+    PyroMQ's and RocketMQ's clients need only the name server's address. Topics and consumer groups are created at first
+    use. Ctrl-C stops it cleanly, and the next start has the same messages. A --config file has the broker's settings.
     """
     with _reporting(log_level, log_format):
         common = {"listen_host": host, "allow_public": allow_public}
@@ -163,16 +170,16 @@ def nameserver(
     host: Host = None,
     port: Annotated[
         int | None,
-        typer.Option("--port", metavar="PORT", help="Port to listen on, else 9876; 0: any free one."),
+        typer.Option("--port", metavar="PORT", help="Port to listen on. Default: 9876; 0: any free port."),
     ] = None,
     allow_public: AllowPublic = None,
     log_level: Level = LogLevel.INFO,
     log_format: Format = LogFormat.TEXT,
 ) -> None:
-    """Start a name server: it tells clients which broker has which topic.
+    """Start a name server: the directory of brokers and their topics.
 
-    Run two or three, side by side. They know nothing of each other: brokers register with all, clients ask any.
-    Options win over the environment (PYROMQ_NAMESERVER_LISTEN_PORT …), and that over the file.
+    Run two or three of them. They do not talk to each other: brokers register with all, clients ask any. Options
+    override the environment (PYROMQ_NAMESERVER_LISTEN_PORT …), which overrides the file.
     """
     with _reporting(log_level, log_format):
         overrides = {"listen_host": host, "listen_port": port, "allow_public": allow_public}
@@ -185,34 +192,36 @@ def broker(
     host: Host = None,
     port: Annotated[
         int | None,
-        typer.Option("--port", metavar="PORT", help="Port to listen on, else 10911; 0: any free one."),
+        typer.Option("--port", metavar="PORT", help="Port to listen on. Default: 10911; 0: any free port."),
     ] = None,
     advertise_host: AdvertiseHost = None,
     role: Role = None,
     broker_id: Annotated[
         int | None,
-        typer.Option("--id", metavar="NUMBER", help="0 for a master; of a slave its number among those of one name."),
+        typer.Option("--id", metavar="NUMBER", help="Broker id: 0 for a master, from 1 on for the slaves of a name."),
     ] = None,
     name_servers: Annotated[
         str | None, typer.Option("--name-servers", "-n", metavar="HOST:PORT;…", help="Name servers to register with.")
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option("--name", metavar="NAME", help="The broker's name in its cluster; else broker-a."),
+        typer.Option(
+            "--name", metavar="NAME", help="Name of the broker, shared by a master and its slaves. Default: broker-a."
+        ),
     ] = None,
     store: Annotated[
         Path | None,
-        typer.Option("--store", metavar="DIR", help="The store directory; else pyromq-data/store."),
+        typer.Option("--store", metavar="DIR", help="Store directory. Default: pyromq-data/store."),
     ] = None,
     allow_public: AllowPublic = None,
     log_level: Level = LogLevel.INFO,
     log_format: Format = LogFormat.TEXT,
 ) -> None:
-    """Start a broker: it stores messages and hands them to consumers.
+    """Start a broker: it stores messages and delivers them to consumers.
 
-    It serves without a name server too, and registers as soon as one answers. A slave asks name servers where its
-    master is: that of this machine, if none is given. Options win over the environment (PYROMQ_BROKER_LISTEN_PORT …,
-    NAMESRV_ADDR), and that over the file.
+    It starts without a name server, too, and registers as soon as one answers. A slave gets the address of its master
+    from the name servers, by default from that on this machine. Options override the environment
+    (PYROMQ_BROKER_LISTEN_PORT …, NAMESRV_ADDR), which overrides the file.
     """
     with _reporting(log_level, log_format):
         overrides = {
@@ -265,7 +274,7 @@ def _handle_signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> Non
 
 
 def _keep_standard_streams() -> None:
-    """Whoever started us may have closed them; a socket must not get one of their numbers."""
+    """The parent process may have closed them, and a socket must not get their descriptors."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)
@@ -285,7 +294,7 @@ def _stop(stop: asyncio.Event, number: signal.Signals) -> None:
 
 async def _until(stop: asyncio.Event, *failures: Coroutine[Any, Any, None]) -> None:
     """Serve until a signal comes, or until one of these raises."""
-    gc.freeze()  # what a start leaves behind lives until the end: the collector need not look at it again
+    gc.freeze()  # exclude the objects of the start from garbage collection: they live until the end
     tasks = [asyncio.ensure_future(one) for one in (stop.wait(), *failures)]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -353,7 +362,7 @@ async def _up(names: Loaded[NameServerConfig], broker: Loaded[BrokerConfig], sto
 
 
 def _with_a_name_server(config: BrokerConfig) -> BrokerConfig:
-    """A slave that nobody told of a name server, or of its master, looks where all commands look."""
+    """A slave without configured name servers or master uses the default name server."""
     if not config.is_slave or config.name_servers or config.replication.primary:
         return config
     log.info(
@@ -366,7 +375,7 @@ def _with_a_name_server(config: BrokerConfig) -> BrokerConfig:
 
 
 def _refuse_lonely_slave(config: BrokerConfig) -> None:
-    """Raises ConfigError for a slave beside a new name server that knows no master."""
+    """Raise ConfigError for a slave together with a new name server, which knows no master."""
     if config.is_slave and not config.name_servers and not config.replication.primary:
         raise ConfigError(
             "`pyromq up` starts a name server of its own, which knows no master that a slave could copy: start the "
@@ -385,7 +394,7 @@ def _refuse_store(home: Path) -> None:
 
 
 def _reachable(config: BrokerConfig) -> BrokerConfig:
-    """Who listens on all addresses tells clients one of them: where this machine sends to others from."""
+    """A broker that listens on all addresses advertises one of them: the source address of this machine's traffic."""
     if config.client_host not in WILDCARDS:
         return config
     family = socket.AF_INET6 if ":" in config.client_host else socket.AF_INET
@@ -424,7 +433,7 @@ def _check_directory(root: Path) -> None:
         raise ConfigError(f"the store directory {root} cannot be used: {why}; give another one")
 
 
-# --- what is said ----------------------------------------------------------------------------------------------------
+# --- output ----------------------------------------------------------------------------------------------------------
 
 
 def _warn(warnings: list[str]) -> None:
@@ -433,13 +442,13 @@ def _warn(warnings: list[str]) -> None:
 
 
 def _where(server: Broker) -> str:
-    """Where it listens, and where clients are told to come if that is another address."""
+    """Return the listening address, and the advertised one if it differs."""
     listens = shown_address(server.config.listen_host, server.server.port)
     return listens if listens == server.address else f"{listens} (clients are told {server.address})"
 
 
 def _say(*lines: str) -> None:
-    """A server goes on when nobody reads what it says: rich turns a closed pipe into the end of the program."""
+    """Keep serving after the reader of stdout closed it: rich would end the program on a closed pipe."""
     console = output.stdout()
     with contextlib.suppress(SystemExit, OSError):
         for line in lines:

@@ -24,50 +24,53 @@ app = group_of_commands("Jobs on Spark: archive, replay, backup, restore, audit,
 
 Topics = Annotated[
     list[str] | None,
-    typer.Option("--topic", "-t", metavar="TOPIC", help="This topic; may be given several times.",
+    typer.Option("--topic", "-t", metavar="TOPIC", help="This topic. Repeatable.",
                  autocompletion=complete_topics),
 ]  # fmt: skip
 Store = Annotated[
     str | None,
-    typer.Option("--store", metavar="DIR", help="Read a store directory, a commit log or a backup, and no cluster."),
+    typer.Option(
+        "--store", metavar="DIR", help="Read a store directory, a commit log or a backup instead of a cluster."
+    ),
 ]
 Since = Annotated[
-    str | None, typer.Option("--since", metavar="TIME", help=f"Only what was stored from then on: {TIME}.")
+    str | None, typer.Option("--since", metavar="TIME", help=f"Only messages stored from this time on: {TIME}.")
 ]
-Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Only what was stored before then.")]
+Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Only messages stored before this time.")]
 
 
 # --- a lake ----------------------------------------------------------------------------------------------------------
 
 Lake = Annotated[
-    str, typer.Argument(metavar="LAKE", help="Its directory, or a path such as s3://bucket/lake.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="LAKE", help="Directory of the lake, or a path such as s3://bucket/lake.", show_default=False
+    ),
 ]
-LakeFormat = Annotated[
-    str, typer.Option("--format", metavar="NAME", help="What the lake is: parquet, delta or iceberg.")
-]
-Pattern = Annotated[
-    str | None, typer.Option("--pattern", metavar="REGEX", help="All topics whose whole name is like this.")
-]
+LakeFormat = Annotated[str, typer.Option("--format", metavar="NAME", help="Table format: parquet, delta or iceberg.")]
+Pattern = Annotated[str | None, typer.Option("--pattern", metavar="REGEX", help="All topics whose whole name matches.")]
 Begin = Annotated[
     str | None,
     typer.Option("--since", metavar="TIME", help=f"Where topics begin that the lake does not know yet: {TIME}."),
 ]
 Tags = Annotated[str | None, typer.Option("--tags", metavar="EXPR", help="Only these tags: 'paid || shipped'.")]
 Sql = Annotated[str | None, typer.Option("--sql", metavar="EXPR", help="Only these properties: 'amount > 5'.")]
-Columns = Annotated[str | None, typer.Option("--columns", metavar="NAME,…", help="Only these columns of messages.")]
-Decode = Annotated[str, typer.Option("--decode", metavar="KIND", help="What bodies are: raw, json or avro.")]
+Columns = Annotated[str | None, typer.Option("--columns", metavar="NAME,…", help="Only these columns.")]
+Decode = Annotated[str, typer.Option("--decode", metavar="KIND", help="Format of the bodies: raw, json or avro.")]
 Schema = Annotated[
     str | None,
     typer.Option("--schema", metavar="TEXT", help="For json: 'id BIGINT, name STRING'; for avro: a schema file."),
 ]
 BadRows = Annotated[
-    str | None, typer.Option("--bad-rows", metavar="PATH", help="Where bodies go that cannot be decoded.")
+    str | None, typer.Option("--bad-rows", metavar="PATH", help="Path for bodies that cannot be decoded.")
 ]
-Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")]
-Every = Annotated[float, typer.Option("--every", min=0.1, metavar="SECONDS", help="With --follow: how often.")]
-Compact = Annotated[bool, typer.Option("--compact/--no-compact", help="Rewrite small files when there are many.")]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Keep archiving until Ctrl-C.")]
+Every = Annotated[
+    float, typer.Option("--every", min=0.1, metavar="SECONDS", help="With --follow: interval between two runs.")
+]
+Compact = Annotated[bool, typer.Option("--compact/--no-compact", help="Compact small files.")]
 SkipLost = Annotated[
-    bool, typer.Option("--skip-lost", help="Go on when messages were removed before they could be archived.")
+    bool, typer.Option("--skip-lost", help="Continue if messages were removed before they were archived.")
 ]
 
 
@@ -95,16 +98,16 @@ def archive(
     conf: Conf = None,
     log: Log = None,
 ) -> None:
-    """Copy topics into a lake, exactly once: tables of Parquet files by topic and date, for Spark and everybody else.
+    """Archive topics in a lake, exactly once: tables of Parquet files by topic and date.
 
-    Each run goes on where the last one ended; the lake itself knows how far it is. It may be killed at any time.
+    Each run continues where the last one ended; the lake stores the offsets. It may be killed at any time.
     """
     require_spark()
     from pyromq.spark.jobs.archive.job import ArchivePlan
     from pyromq.spark.jobs.archive.job import archive as job
 
     begin = moment_of(since, "--since")
-    # What is followed may come later.
+    # Topics to follow may not exist yet.
     cluster = None if store is not None else cluster_of(name_servers, () if follow else topics or ())
     plan = ArchivePlan(
         path=lake,
@@ -137,10 +140,8 @@ def archive(
 @app.command()
 def replay(
     lake: Lake,
-    to: Annotated[str | None, typer.Option("--to", metavar="TOPIC", help="Send all of them to this topic.")] = None,
-    prefix: Annotated[
-        str, typer.Option("--prefix", metavar="TEXT", help="Send to topics of the old names with this in front.")
-    ] = "",
+    to: Annotated[str | None, typer.Option("--to", metavar="TOPIC", help="Send all messages to this topic.")] = None,
+    prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="Prefix of the target topics' names.")] = "",
     topics: Topics = None,
     lake_format: LakeFormat = "parquet",
     since: Since = None,
@@ -148,20 +149,20 @@ def replay(
     where: Annotated[
         str | None, typer.Option("--where", metavar="SQL", help="Only these rows of the lake: \"tags = 'paid'\".")
     ] = None,
-    rate: Annotated[
-        float, typer.Option("--rate", min=0, metavar="N", help="Messages a second; 0 is as fast as it goes.")
-    ] = 0.0,
+    rate: Annotated[float, typer.Option("--rate", min=0, metavar="N", help="Messages per second; 0: no limit.")] = 0.0,
     order: Annotated[
         str,
-        typer.Option("--order", metavar="KIND", help="What stays in order: queue, key (each sharding key), or none."),
+        typer.Option("--order", metavar="KIND", help="Order to keep: queue, key (of each sharding key), or none."),
     ] = "queue",
     mode: Annotated[
         str,
-        typer.Option("--mode", metavar="MODE", help="When something fails: atLeastOnce, idempotent or transactional."),
+        typer.Option("--mode", metavar="MODE", help="Delivery guarantee: atLeastOnce, idempotent or transactional."),
     ] = "atLeastOnce",
     writer_id: Annotated[
         str | None,
-        typer.Option("--writer-id", metavar="NAME", help="For idempotent: the same when this replay is run again."),
+        typer.Option(
+            "--writer-id", metavar="NAME", help="For idempotent: id of this replay, the same in each run of it."
+        ),
     ] = None,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -170,9 +171,9 @@ def replay(
     conf: Conf = None,
     log: Log = None,
 ) -> None:
-    """Send what a lake holds into topics again: all of it, or what a time and a condition choose, in its old order.
+    """Send archived messages to topics again, in their order: all of them, or those of a time range or a condition.
 
-    Without --to or --prefix messages go to the topics they came from, which is asked about first.
+    Without --to or --prefix messages go to their original topics, after a confirmation.
     """
     require_spark()
     from pyromq.spark.jobs.replay.job import ReplayPlan
@@ -211,11 +212,13 @@ def _iso(text: str | None, option: str) -> str | None:
 @app.command()
 def insight(
     directory: Annotated[
-        str, typer.Argument(metavar="DIR", help="Where the page and its tables go.", show_default=False)
+        str, typer.Argument(metavar="DIR", help="Directory for the page and its tables.", show_default=False)
     ],
     topics: Topics = None,
     store: Store = None,
-    lake: Annotated[str | None, typer.Option("--lake", metavar="PATH", help="Read a lake, and no cluster.")] = None,
+    lake: Annotated[
+        str | None, typer.Option("--lake", metavar="PATH", help="Read a lake instead of a cluster.")
+    ] = None,
     lake_format: LakeFormat = "parquet",
     since: Since = None,
     until: Until = None,
@@ -224,7 +227,7 @@ def insight(
         typer.Option("--window", min=1, metavar="SECONDS", help="Count in windows of this length.", show_default=False),
     ] = None,
     lag: Annotated[
-        str | None, typer.Option("--lag", metavar="DIR", help="The lag history that a stream's listener wrote.")
+        str | None, typer.Option("--lag", metavar="DIR", help="Lag history written by a stream's listener.")
     ] = None,
     group: Annotated[str | None, typer.Option("--group", metavar="GROUP", help="Only this group's lag.")] = None,
     page: Annotated[
@@ -236,9 +239,9 @@ def insight(
     conf: Conf = None,
     log: Log = None,
 ) -> None:
-    """See what goes on: volume, latency, skew, retries, dead letters and lag, as tables and as one page with plots.
+    """Report volume, latency, skew, retries, dead letters and lag, as tables and as one HTML page with plots.
 
-    Reads the topics of a cluster, or with --store or --lake files. The page is one HTML file that any browser shows.
+    Reads the topics of a cluster, or files with --store or --lake.
     """
     require_spark()
     from pyromq.spark.jobs.insight.job import InsightPlan

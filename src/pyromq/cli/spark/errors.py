@@ -1,4 +1,4 @@
-"""What went wrong in Spark, in one sentence. Pure.
+"""Turns errors of Spark into one sentence. Pure.
 
 An error that a Python worker raises reaches the driver inside pages of Java: who failed where, the whole traceback, and
 all of it again as the cause. Somewhere in there is the line that was written for people.
@@ -37,7 +37,7 @@ def _one_line(text: str) -> str:
 
 
 def _raised(text: str) -> list[re.Match[str]]:
-    """What ended each traceback, without what only led to it."""
+    """Return the last line of each traceback."""
     found = list(_RAISED.finditer(text, text.index(_TRACEBACK)))
     ends = [*(one.start() for one in found), len(text)]
     return [one for one, end in zip(found, ends[1:], strict=True) if not _GOES_ON.search(text, one.end(), end)]

@@ -1,4 +1,4 @@
-"""How far a job on Spark is: bars on a terminal, a line now and then where there is none. All on stderr."""
+"""Progress of a Spark job on stderr: bars on a terminal, else a line from time to time."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Shown:
         self._bars.update(self._tasks[what], completed=done, total=total, count=count_of(done, total))
 
     def _say(self, what: str, done: int, total: int | None) -> None:
-        """When something else begins, when it is done, and now and then."""
+        """Print at the start and the end of each stage, and from time to time."""
         said, at = self._said
         is_due = done == total or self._now() - at >= LINE_SECONDS
         if what == said and (total == 1 or not is_due):  # of a single step it is enough to hear that it begins
@@ -70,7 +70,7 @@ class Shown:
 
 
 def count_of(done: int, total: int | None) -> str:
-    """3 of 10; only what is known, and what says something."""
+    """Format `3 of 10`, without unknown and zero figures."""
     if total == 1:
         return "done" if done else ""
     if total is None:

@@ -1,4 +1,4 @@
-"""From what the command line was given to a cluster as Spark's workers are told of it.
+"""Builds the cluster description for Spark's workers from the command line.
 
 They run in other processes, perhaps on other machines, so keys travel with their tasks: Spark shows none of them in its
 plans and pages.
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 def cluster_of(name_servers: str, topics: Iterable[str] = ()) -> Cluster:
-    """With the keys and certificates of the environment, as all commands have them. That nobody is there, or a topic
-    is not, is better said before Spark is started. Raises ConfigError, Unreachable, TopicNotFound."""
+    """Return the cluster with the keys and certificates of the environment. Checks the connection and the topics before
+    Spark starts. Raises ConfigError, Unreachable, TopicNotFound."""
     from pyromq.spark.connecting import Cluster
 
     known = connection()

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from pyromq.spark.jobs.progress import Progress
 
 Report = TypeVar("Report")
-#: What is run: with a session, and somebody to tell how far it is.
+#: A job: gets a session and a progress callback.
 Job: TypeAlias = "Callable[[SparkSession, Progress], Report]"
 
 EXTRA = 'this needs Spark, which is not installed: pip install "pyromq[spark]"'
-#: Loggers that repeat, on stderr and as JSON, what is raised anyhow.
+#: Loggers that repeat raised errors on stderr as JSON.
 NOISY = ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 Master = Annotated[
@@ -41,7 +41,7 @@ Master = Annotated[
     typer.Option(
         "--master",
         metavar="URL",
-        help="Where Spark runs: local[*] is this machine with all its cores, spark://host:7077 a cluster.",
+        help="Spark master: local[*] for all cores of this machine, spark://host:7077 for a cluster.",
         rich_help_panel="Spark",
     ),
 ]
@@ -50,7 +50,7 @@ Conf = Annotated[
     typer.Option(
         "--conf",
         metavar="KEY=VALUE",
-        help="A setting of Spark's, as spark-submit takes it; may be given several times.",
+        help="Spark setting, as for spark-submit. Repeatable.",
         rich_help_panel="Spark",
     ),
 ]
@@ -59,7 +59,7 @@ Log = Annotated[
     typer.Option(
         "--spark-log",
         metavar="FILE",
-        help="Keep what Spark says in this file. Otherwise it is kept only when something goes wrong.",
+        help="File for Spark's log. Default: kept after an error only.",
         rich_help_panel="Spark",
     ),
 ]
@@ -98,9 +98,9 @@ def run(
     log: Path | None,
     stop: threading.Event | None = None,
 ) -> Report:
-    """Its report. Errors end the program: a sentence for people, and where the rest of it is.
+    """Run a job and return its report. An error ends the program with one sentence and the path of the log.
 
-    A job that goes on until it is stopped is told so with `stop` at the first Ctrl-C, and ended at the second.
+    The first Ctrl-C sets `stop`, which ends a continuous job after its run; the second ends it at once.
     """
     settings = settings_of(conf)
     with _log_file(name, log) as file, _interruptible(signal.SIGTERM, _interrupt):
@@ -132,7 +132,7 @@ def _run(
         shown("starting Spark", 0, None)
         with spark_session(master=master, name=f"pyromq-{name}", conf=settings, log=log) as spark:
             shown("starting Spark", 1, 1)
-            # Spark has taken Ctrl-C for itself meanwhile.
+            # Spark has replaced the Ctrl-C handler.
             with (
                 tasks_shown(spark, shown),
                 _interruptible(signal.SIGINT, handler),
@@ -159,7 +159,7 @@ def _is_of_spark(error: Exception) -> bool:
 
 @contextlib.contextmanager
 def _log_file(name: str, wanted: Path | None) -> Iterator[Path]:
-    """Kept when somebody asked for it, or when an error says that it is worth reading."""
+    """Keep the log on request, or if an error refers to it."""
     if wanted is not None:
         yield wanted
         return

@@ -1,4 +1,4 @@
-"""`pyromq spark` for whole stores: back them up, restore them, check them, make their queues anew."""
+"""`pyromq spark` for whole stores: back up, restore, check, and derive queues."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ Backup = Annotated[
     typer.Argument(metavar="BACKUP", help="A directory, or a path such as s3://bucket/broker-a.", show_default=False),
 ]
 CommitLog = Annotated[
-    str | None, typer.Option("--commit-log", metavar="DIR", help="The log's directory, where the store does not tell.")
+    str | None,
+    typer.Option("--commit-log", metavar="DIR", help="Directory of the commit log, if the store does not name it."),
 ]
 Manifest = Annotated[
-    int | None, typer.Option("--manifest", min=0, metavar="N", help="A certain step of the backup, not the newest.")
+    int | None, typer.Option("--manifest", min=0, metavar="N", help="This run of the backup. Default: the newest.")
 ]
 
 
@@ -42,20 +43,21 @@ def backup(
     store: StoreDirectory,
     target: Backup,
     name: Annotated[
-        str, typer.Option("--name", metavar="TEXT", help="What the backup calls the store.", show_default=False)
+        str, typer.Option("--name", metavar="TEXT", help="Name of the store in the backup.", show_default=False)
     ] = "",
     commit_log: CommitLog = None,
     new_series: Annotated[
-        bool, typer.Option("--new-series", help="The log does not go on from the last backup: begin anew beside it.")
+        bool,
+        typer.Option("--new-series", help="Begin a new series, if the log does not continue that of the last backup."),
     ] = False,
     as_json: AsJson = False,
     master: Master = LOCAL,
     conf: Conf = None,
     log: Log = None,
 ) -> None:
-    """Back up a store: what is new since the last time, every message verified on the way.
+    """Back up a store incrementally, and verify every message.
 
-    The store may be in use. The first run copies everything. Spark's workers must see the store's files.
+    The store may be in use. The first run copies everything. Spark's workers need access to the store's files.
     """
     require_spark()
     from pyromq.spark.jobs.backup.job import BackupPlan
@@ -69,13 +71,13 @@ def backup(
 def restore(
     target: Backup,
     directory: Annotated[
-        str, typer.Argument(metavar="DIR", help="Where the store is to be: empty, or not there.", show_default=False)
+        str, typer.Argument(metavar="DIR", help="The store directory to create: empty or missing.", show_default=False)
     ],
     until: Annotated[
-        str | None, typer.Option("--until", metavar="TIME", help=f"Leave out what was stored later: {TIME}.")
+        str | None, typer.Option("--until", metavar="TIME", help=f"Leave out messages stored later: {TIME}.")
     ] = None,
     until_position: Annotated[
-        int | None, typer.Option("--until-position", min=0, metavar="N", help="Leave out the log behind this position.")
+        int | None, typer.Option("--until-position", min=0, metavar="N", help="Leave out the log after this position.")
     ] = None,
     manifest: Manifest = None,
     as_json: AsJson = False,
@@ -83,7 +85,7 @@ def restore(
     conf: Conf = None,
     log: Log = None,
 ) -> None:
-    """Make a store directory of a backup, for a broker to start on: PyroMQ's or Apache RocketMQ's."""
+    """Restore a backup into a store directory, for a PyroMQ or an Apache RocketMQ broker."""
     require_spark()
     from pyromq.spark.jobs.backup.restore import RestorePlan
     from pyromq.spark.jobs.backup.restore import restore as job
@@ -104,31 +106,31 @@ def audit(
     path: Annotated[str, typer.Argument(metavar="PATH", help="A store directory, or a backup.", show_default=False)],
     against: Annotated[
         str | None,
-        typer.Option("--against", metavar="PATH", help="Compare it with this store or backup instead: a replica's."),
+        typer.Option("--against", metavar="PATH", help="Compare it with this store or backup of a replica instead."),
     ] = None,
     consumed: Annotated[
         str | None,
         typer.Option("--consumed", metavar="TABLE", help="Reconcile a topic with this table of consumed ids instead."),
     ] = None,
     topic: Annotated[
-        str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="With --consumed: what was sent.")
+        str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="With --consumed: the topic.")
     ] = None,
     id_column: Annotated[
-        str, typer.Option("--id", metavar="COLUMN", help="With --consumed: the column that has the ids.")
+        str, typer.Option("--id", metavar="COLUMN", help="With --consumed: the column with the ids.")
     ] = "msg_id",
     commit_log: CommitLog = None,
-    index: Annotated[bool, typer.Option("--index/--no-index", help="Look at the key index too.")] = True,
+    index: Annotated[bool, typer.Option("--index/--no-index", help="Check the key index, too.")] = True,
     manifest: Manifest = None,
     as_json: AsJson = False,
     master: Master = LOCAL,
     conf: Conf = None,
     log: Log = None,
 ) -> None:
-    """Check a whole store or backup: every message's checksum, gaps, and whether queues agree with the log.
+    """Check a whole store or backup: checksums, gaps, and agreement of the queues with the log.
 
-    With --against compare it with a replica; with --consumed, compare what was sent with a table of consumed ids.
+    --against compares it with a replica, --consumed compares a topic with a table of consumed ids.
 
-    Reads only; the store may be in use. Ends with 1 when something is not as it should be.
+    Reads only; the store may be in use. Exits with 1 if a check fails.
     """
     require_spark()
     if against is not None and consumed is not None:
@@ -195,18 +197,18 @@ def _reconcile(store: str, consumed: str, topic: str | None, column: str) -> Job
 
 def rebuild(
     store: Annotated[
-        str, typer.Argument(metavar="STORE", help="The store directory; nobody may use it.", show_default=False)
+        str, typer.Argument(metavar="STORE", help="The store directory; it must not be in use.", show_default=False)
     ],
-    index: Annotated[bool, typer.Option("--index/--no-index", help="Make the key index too.")] = True,
+    index: Annotated[bool, typer.Option("--index/--no-index", help="Derive the key index, too.")] = True,
     commit_log: CommitLog = None,
     as_json: AsJson = False,
     master: Master = LOCAL,
     conf: Conf = None,
     log: Log = None,
 ) -> None:
-    """Make consume queues and key index anew from the commit log, side by side: for logs too long for one process.
+    """Derive consume queues and key index from the commit log in parallel, for logs too long for one process.
 
-    The broker must be stopped. What `pyromq store recover DIR --rebuild-queues` makes is the same, entry by entry.
+    The broker must be stopped. `pyromq store recover DIR --rebuild-queues` derives the same entries.
     """
     require_spark()
     from pyromq.spark.jobs.rebuild.job import RebuildPlan

@@ -233,7 +233,7 @@ _SIZES = {"q": 8, "i": 4, "I": 4}
 
 def recover_point() -> str:
     """The fields of the recover point's `_SLOT` in store/durability/checkpoint.py, one commented line each."""
-    source = (PACKAGE / "store" / "checkpoint.py").read_text(encoding="utf-8")
+    source = (PACKAGE / "store" / "durability" / "checkpoint.py").read_text(encoding="utf-8")
     body = source.partition("_SLOT = struct.Struct(\n")[2].partition("\n)")[0]
     rows: list[list[str]] = []
     offset = 0

@@ -15,15 +15,17 @@ from typing import cast
 
 from common import BODY, SCALE, show, work_directory
 
+from pyromq import accelerated
 from pyromq.broker.broker import Broker
-from pyromq.broker.compiled import KERNEL
 from pyromq.config import BrokerConfig, StoreConfig
 from pyromq.model.topic import TopicConfig
 from pyromq.net.connection import Connection
 from pyromq.wire.frames import decode_frame
 from pyromq.wire.requests.client import decode_request
 
-READS = int((2000 if KERNEL is not None else 200) * SCALE)
+ACCELERATED = accelerated.load("broker")
+
+READS = int((2000 if ACCELERATED is not None else 200) * SCALE)
 IN_A_READ = (1, 8, 32)
 
 
@@ -89,7 +91,7 @@ def main() -> None:
     with work_directory() as directory:
         rows = [asyncio.run(measure(directory / str(count), count)) for count in IN_A_READ]
     show(
-        f"Send, µs of processor time a message ({'compiled' if KERNEL is not None else 'readable'} forms)",
+        f"Send, µs of processor time a message ({'compiled' if ACCELERATED is not None else 'readable'} forms)",
         rows,
         ("frames in a read", "bytes to log and answer", "queue entry", "key index", "together",
          "a typed request alone"),

@@ -14,11 +14,13 @@ from collections.abc import Callable
 import numpy as np
 from common import SCALE, drafts, share, show
 
+from pyromq import accelerated
 from pyromq.records import layout, record
 from pyromq.records.properties import decode_properties
-from pyromq.spark.compiled import KERNEL
 from pyromq.spark.decode import decoder, reference
 from pyromq.spark.decode.columns import NAMES
+
+ACCELERATED = accelerated.load("spark")
 
 BODY = bytes(range(250)) * 4
 #: The columns that the first measurements had.
@@ -99,7 +101,7 @@ def main() -> None:
     figures.append(("CRCs verified", rate(count, lambda: decoder.verify(log, starts))))
     figures.append(("struct, a tuple each, 8 columns", rate(len(few), lambda: tuples(part))))
     figures.append(("readable form, 18 columns", rate(len(few), lambda: readable(part, few, NAMES))))
-    if KERNEL is not None:
+    if ACCELERATED is not None:
         figures += [
             (f"compiled, 18 columns, batches of {rows}", decoding(log, starts, NAMES, rows)) for rows in BATCHES
         ]

@@ -17,7 +17,7 @@ SOURCE = ROOT / "src"
 
 #: Rooms of the house, lowest layer first. A new room is put here, on purpose.
 LAYERS = [
-    {"errors", "version", "clock", "config", "metrics", "kernel", "model", "files"},
+    {"errors", "version", "clock", "config", "metrics", "accelerated", "model", "files"},
     {"wire", "records", "filters", "auth", "raft"},
     {"store", "net"},
     {"replication", "backup"},

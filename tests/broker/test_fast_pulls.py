@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from broker.support.fakes import FakePeer, Parts
 from broker.support.lone_client import PULL
-from pyromq import broker
-from pyromq.broker.compiled import KERNEL
+from pyromq import accelerated, broker
 from pyromq.broker.delivery.long_polls import Holds
 from pyromq.broker.fast_paths import FastPaths
 from pyromq.broker.fast_pulls import FastPulls
@@ -37,7 +36,9 @@ from pyromq.wire.frames import decode_frame, encode_frame
 from pyromq.wire.requests.client import PullMessage
 from pyromq.wire.responses import Response, answer_to
 
-pytestmark = pytest.mark.skipif(KERNEL is None, reason="the kernel is not compiled: there is no fast way")
+ACCELERATED = accelerated.load("broker")
+
+pytestmark = pytest.mark.skipif(ACCELERATED is None, reason="the kernel is not compiled: there is no fast way")
 
 MESSAGES = 120
 PLAIN = {**PULL, "queueOffset": "5"}

@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyromq.broker.compiled import KERNEL
+from pyromq import accelerated
 from pyromq.broker.held_answers import HeldAnswers
 from pyromq.net.connection import Connection
 
-FORMS: list[Any] = [HeldAnswers] if KERNEL is None else [HeldAnswers, KERNEL.HeldAnswers]
+ACCELERATED = accelerated.load("broker")
+
+FORMS: list[Any] = [HeldAnswers] if ACCELERATED is None else [HeldAnswers, ACCELERATED.HeldAnswers]
 
 
 class Peer:

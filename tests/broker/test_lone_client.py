@@ -16,13 +16,13 @@ import pytest
 from broker.support.lone_client import SEND, Client, frame, messages, pull, send
 from late import TookTooLong, in_time
 from net.fakes import LOOPS, until
+from pyromq import accelerated
 from pyromq.broker.broker import Broker
 from pyromq.config import BrokerConfig, FlushConfig, StoreConfig
 from pyromq.errors import StoreFenced
 from pyromq.model.group import GroupConfig
 from pyromq.model.message import Draft
 from pyromq.model.topic import TopicConfig
-from pyromq.net.compiled import KERNEL
 from pyromq.replication.followers import Followers
 from pyromq.store.durability import flusher
 from pyromq.store.log.commit_log import CommitLog
@@ -30,7 +30,9 @@ from pyromq.store.log.open_run import LINGER_SECONDS
 from pyromq.wire.codes import ResponseCode
 from store.support import read_all, walk
 
-pytestmark = pytest.mark.skipif(KERNEL is None, reason="without the kernel the loop goes round for each request")
+ACCELERATED = accelerated.load("net")
+
+pytestmark = pytest.mark.skipif(ACCELERATED is None, reason="without the kernel the loop goes round for each request")
 
 
 class Scene:

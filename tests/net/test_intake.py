@@ -15,7 +15,7 @@ import pytest
 
 from late import TookTooLong, in_time
 from net.fakes import frames_in, request, run, until
-from pyromq.net.compiled import KERNEL
+from pyromq import accelerated
 from pyromq.net.connection import Connection
 from pyromq.net.peer import Peer
 from pyromq.net.server import Server
@@ -23,7 +23,9 @@ from pyromq.net.service import Answer
 from pyromq.wire.command import Command
 from pyromq.wire.responses import Response
 
-pytestmark = pytest.mark.skipif(KERNEL is None, reason="without the kernel each transport reads for itself")
+ACCELERATED = accelerated.load("net")
+
+pytestmark = pytest.mark.skipif(ACCELERATED is None, reason="without the kernel each transport reads for itself")
 
 
 def echo(command: Command, _: Peer) -> Answer:
@@ -80,8 +82,8 @@ class Answering:
     def __init__(self, intake: Any, asks: float) -> None:
         self.ours, self.theirs = socket.socketpair()
         self.heard, self._asks = 0, asks
-        assert KERNEL is not None
-        self.inlet = KERNEL.Inlet(self, self.ours.fileno(), b"")
+        assert ACCELERATED is not None
+        self.inlet = ACCELERATED.Inlet(self, self.ours.fileno(), b"")
         intake.add(self.inlet)
         self.theirs.send(b"?")
 
@@ -98,8 +100,8 @@ class Answering:
 
 @pytest.mark.parametrize("asks", [5, float("inf")])
 def test_a_turn_reads_those_as_well_who_ask_meanwhile_but_does_not_go_on_forever(asks: float) -> None:
-    assert KERNEL is not None
-    intake = KERNEL.Intake(memoryview(bytearray(1000)))
+    assert ACCELERATED is not None
+    intake = ACCELERATED.Intake(memoryview(bytearray(1000)))
     peers = [Answering(intake, asks) for _ in range(4)]
     began = time.monotonic()
     intake.turn(None, 1)

@@ -6,17 +6,19 @@ from typing import Any
 
 import pytest
 
-from pyromq.net.compiled import KERNEL
+from pyromq import accelerated
 
-pytestmark = pytest.mark.skipif(KERNEL is None, reason="without the kernel nobody is waited for")
+ACCELERATED = accelerated.load("net")
+
+pytestmark = pytest.mark.skipif(ACCELERATED is None, reason="without the kernel nobody is waited for")
 
 QUICKLY, SLOWLY = 100_000, 10_000_000  # ns from an answer to the next request
 START = 1_000_000_000
 
 
 def patience() -> Any:
-    assert KERNEL is not None
-    return KERNEL.Patience()
+    assert ACCELERATED is not None
+    return ACCELERATED.Patience()
 
 
 def asks(one: Any, now: int, after: int) -> tuple[bool, int]:

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from net.fakes import LOOPS, frames_in, request, run, turns, until
+from pyromq import accelerated
 from pyromq.clock import ManualClock
 from pyromq.config import LimitsConfig
 from pyromq.errors import CallFailed, CallTimeout, ConfigError, Unreachable
 from pyromq.net import server as net_server
 from pyromq.net.client import Client
-from pyromq.net.compiled import KERNEL
 from pyromq.net.peer import Peer
 from pyromq.net.rate_limited_log import LINES_PER_WINDOW
 from pyromq.net.server import Server
@@ -29,6 +29,8 @@ from pyromq.wire.codes import ResponseCode
 from pyromq.wire.command import FLAG_ONE_WAY, Command
 from pyromq.wire.requests.client import GetMaxOffset, GetMinOffset, Heartbeat, NotifyMembersChanged
 from pyromq.wire.responses import OffsetAnswer, Response
+
+ACCELERATED = accelerated.load("net")
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -44,11 +46,11 @@ SMALL = LimitsConfig(
 pytestmark = pytest.mark.parametrize("loop", LOOPS)
 
 
-@pytest.fixture(autouse=True, params=["each"] if KERNEL is None else ["each", "together"])
+@pytest.fixture(autouse=True, params=["each"] if ACCELERATED is None else ["each", "together"])
 def reading(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Every story is the same whether each transport reads, which is the definition, or all are read together."""
     if request.param == "each":
-        monkeypatch.setattr(net_server, "KERNEL", None)
+        monkeypatch.setattr(net_server, "ACCELERATED", None)
     return str(request.param)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pyromq import kernel
+from pyromq import accelerated
 from pyromq.config import DELAY_LEVELS, GIB, FlushConfig, RetentionConfig, StoreConfig, parse_delay_levels
 from pyromq.errors import ConfigError, CorruptLog, StoreLocked
 
@@ -70,13 +70,13 @@ def test_which_form_runs(monkeypatch: pytest.MonkeyPatch, choice: str | None, wa
     monkeypatch.delenv("PYROMQ_KERNEL", raising=False)
     if choice is not None:
         monkeypatch.setenv("PYROMQ_KERNEL", choice)
-    assert (kernel.wanted(), kernel.required()) == (wanted, required)
+    assert (accelerated.wanted(), accelerated.required()) == (wanted, required)
 
 
 def test_another_choice_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYROMQ_KERNEL", "fast")
     with pytest.raises(ConfigError, match="PYROMQ_KERNEL=fast is not one of auto, python, compiled"):
-        kernel.wanted()
+        accelerated.wanted()
 
 
 def test_errors_are_for_people() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyromq.broker.compiled import KERNEL
+from pyromq import accelerated
 from pyromq.broker.fast_pulls import FastPulls
 from pyromq.broker.fast_sends import FastSends
 from pyromq.net.connection import Connection
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from pyromq.broker._kernel import ShortcutsInTurn
     from pyromq.net._kernel import Shortcut
 
+ACCELERATED = accelerated.load("broker")
+
 
 class FastPaths:
     """A `FastPath` of the server, made of several."""
@@ -22,8 +24,8 @@ class FastPaths:
         self._sends = sends
         self._paths: tuple[Taker, ...] = tuple(path for path in (sends, pulls, *others) if path is not None)
         self._shortcuts: ShortcutsInTurn | None = None
-        if KERNEL is not None:
-            self._shortcuts = KERNEL.ShortcutsInTurn(None if pulls is None else pulls.loop)
+        if ACCELERATED is not None:
+            self._shortcuts = ACCELERATED.ShortcutsInTurn(None if pulls is None else pulls.loop)
 
     def take(self, data: memoryview, at: int, connection: Connection) -> int:
         size = len(data)

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pyromq.broker.compiled import KERNEL
+from pyromq import accelerated
 from pyromq.broker.failover.read_routing import MASTER, ReadAdvice
 from pyromq.broker.requests.pull import HAS_COMMIT, Plan, PullProcessor, result
 from pyromq.broker.state.clients import Consumers
@@ -27,13 +27,15 @@ from pyromq.store.queues.queue_cursor import ENTRY
 from pyromq.store.queues.queue_reader import ReadResult, ReadStatus
 from pyromq.store.reader import to_bytes
 from pyromq.wire.answer_pieces import answer_pieces
-from pyromq.wire.compiled import KERNEL as WIRE_KERNEL
 from pyromq.wire.frames import decode_frame
 from pyromq.wire.requests.client import PullMessage, decode_request
 
 if TYPE_CHECKING:
     from pyromq.broker._kernel import PullLoop, PullPlan
     from pyromq.net._kernel import Inlet
+
+ACCELERATED = accelerated.load("broker")
+ACCELERATED_WIRE = accelerated.load("wire")
 
 log = logging.getLogger("pyromq.broker")
 
@@ -58,8 +60,8 @@ class FastPulls:
         statistics: Statistics,
         advice: ReadAdvice,
     ) -> None:
-        assert WIRE_KERNEL is not None
-        self._split: Callable[[memoryview, int], Any] = WIRE_KERNEL.split_pull
+        assert ACCELERATED_WIRE is not None
+        self._split: Callable[[memoryview, int], Any] = ACCELERATED_WIRE.split_pull
         self._processor = processor
         self._consumers = consumers
         self._progress = progress
@@ -68,9 +70,9 @@ class FastPulls:
         self._statistics = statistics
         self._advice = advice
         self._plans: dict[bytes, PullPlan] = {}
-        assert KERNEL is not None
+        assert ACCELERATED is not None
         #: Takes what comes through a window, without us.
-        self.loop: PullLoop = KERNEL.PullLoop(self._plans, consumers, resets.pending, self._commit)
+        self.loop: PullLoop = ACCELERATED.PullLoop(self._plans, consumers, resets.pending, self._commit)
         self.loop.planned_at = consumers.changes
         statistics.before_sample(self.count_up)
 
@@ -148,7 +150,7 @@ class FastPulls:
 
     def _new_plan(self, data: memoryview, at: int, end: int) -> PullPlan | None:
         """None when this is a matter for the ordinary way; the next one like it may not be."""
-        assert KERNEL is not None
+        assert ACCELERATED is not None
         try:
             command = decode_frame(data, at, end)
             request = decode_request(command)
@@ -161,7 +163,7 @@ class FastPulls:
         queue = self._store.queues.get(to_bytes(request.topic), request.queue_id)
         if queue is None or plan.wanted.needs_properties:
             return None
-        made: PullPlan = KERNEL.PullPlan(
+        made: PullPlan = ACCELERATED.PullPlan(
             queue, request.group, request.topic, request.queue_id, bool(request.flags & HAS_COMMIT),
             plan.wanted.tag_codes, plan.max_messages, plan.max_bytes,
             answer_pattern(plan, self._advice.broker_for(plan.group, None)),

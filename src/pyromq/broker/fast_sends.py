@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from pyromq.broker.compiled import KERNEL
+from pyromq import accelerated
 from pyromq.broker.delivery.ack_mark import AckMark
 from pyromq.broker.delivery.receipts import receipt_fields, stamp
 from pyromq.broker.held_answers import HeldAnswers
@@ -31,7 +31,6 @@ from pyromq.model.message import PackedHost
 from pyromq.model.topic import TopicConfig
 from pyromq.net.connection import Connection
 from pyromq.records.layout import FLAG_MULTI_TAGS
-from pyromq.store.compiled import KERNEL as STORE_KERNEL
 from pyromq.store.log.log_run import ReadableLogRun
 from pyromq.store.message_store import MessageStore
 from pyromq.wire.answer_pieces import answer_pieces
@@ -42,6 +41,9 @@ from pyromq.wire.responses import SendReceipt, answer_to, refusal
 
 if TYPE_CHECKING:
     from pyromq.net._kernel import Shortcut
+
+ACCELERATED = accelerated.load("broker")
+ACCELERATED_STORE = accelerated.load("store")
 
 
 class Forms(NamedTuple):
@@ -55,8 +57,8 @@ class Forms(NamedTuple):
 
 READABLE = Forms(ReadableLogRun, SendLoop, FastTopic, HeldAnswers)
 CHOSEN = READABLE
-if KERNEL is not None and STORE_KERNEL is not None:
-    CHOSEN = Forms(STORE_KERNEL.LogRun, KERNEL.SendLoop, KERNEL.FastTopic, KERNEL.HeldAnswers)
+if ACCELERATED is not None and ACCELERATED_STORE is not None:
+    CHOSEN = Forms(ACCELERATED_STORE.LogRun, ACCELERATED.SendLoop, ACCELERATED.FastTopic, ACCELERATED.HeldAnswers)
 
 #: When topics change again and again, they are looked up so often at most.
 LOOK_UP_SECONDS = 0.05

@@ -9,8 +9,8 @@ import random
 from collections.abc import Awaitable, Coroutine
 from typing import Any
 
+from pyromq import accelerated
 from pyromq.broker.cluster_queues import ClusterQueues
-from pyromq.broker.compiled import KERNEL
 from pyromq.broker.delivery.ack_mark import AckMark
 from pyromq.broker.delivery.append import Writer
 from pyromq.broker.delivery.delays import Delays
@@ -79,6 +79,8 @@ from pyromq.wire.requests.client import Request
 from pyromq.wire.requests.roles import RoleRequest
 from pyromq.wire.requests.transaction import ResumeCheck
 from pyromq.wire.responses import Response
+
+ACCELERATED = accelerated.load("broker")
 
 #: Once these are answered, a crash does not undo them.
 CHANGE_TABLES = (
@@ -225,7 +227,7 @@ class Parts:
         )  # fmt: skip
 
     def _fast_pulls(self) -> FastPulls | None:
-        if KERNEL is None:
+        if ACCELERATED is None:
             return None
         return FastPulls(
             self.pull, self.consumers, self.progress, self.resets, self._store, self.statistics, self.read_advice

@@ -20,10 +20,10 @@ from collections.abc import Awaitable
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from pyromq import accelerated
 from pyromq.errors import BadFrame, BadRequest, CallTimeout, Unreachable
 from pyromq.model.message import LOCALHOST, PackedHost
 from pyromq.net.address import pack_address, shown_address
-from pyromq.net.compiled import KERNEL
 from pyromq.net.endpoint import Handle, Home
 from pyromq.net.outbox import CHUNK_BYTES, Outbox
 from pyromq.net.service import answer_for
@@ -38,6 +38,8 @@ from pyromq.wire.responses import Response, answer_to, refusal
 
 if TYPE_CHECKING:
     from pyromq.net._kernel import Inlet
+
+ACCELERATED = accelerated.load("net")
 
 __all__ = ["Connection", "Handle", "Home"]
 
@@ -179,10 +181,10 @@ class Connection(asyncio.BufferedProtocol):
     def _join_intake(self) -> None:
         """From now on the transport only writes, and closes; the intake reads, and writes what it can at once."""
         intake, transport = self._home.intake, self._transport
-        if intake is None or KERNEL is None or transport is None or transport.is_closing():
+        if intake is None or ACCELERATED is None or transport is None or transport.is_closing():
             return
         descriptor = transport.get_extra_info("socket").fileno()
-        self.inlet = KERNEL.Inlet(self, descriptor, self.packed_address)
+        self.inlet = ACCELERATED.Inlet(self, descriptor, self.packed_address)
         self._tell_inlet()
         if not self._is_reading_paused:
             self._read_on()

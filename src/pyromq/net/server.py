@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Callable
 from math import ceil
 
+from pyromq import accelerated
 from pyromq.clock import Clock
 from pyromq.config import LimitsConfig
 from pyromq.errors import ConfigError, NotNow
 from pyromq.net.address import MAX_PORT
-from pyromq.net.compiled import KERNEL
 from pyromq.net.connection import Connection
 from pyromq.net.endpoint import Handle, Home
 from pyromq.net.loop_state import state_of
@@ -24,6 +24,8 @@ from pyromq.net.peer import Peer
 from pyromq.net.service import Answer
 from pyromq.wire.command import Command
 from pyromq.wire.responses import refusal
+
+ACCELERATED = accelerated.load("net")
 
 log = logging.getLogger("pyromq.net")
 
@@ -88,10 +90,10 @@ class Server(Home):
 
     def _open_intake(self) -> None:
         """Read all connections together, where the system and a compiler let us."""
-        if KERNEL is not None and self.intake is None:
+        if ACCELERATED is not None and self.intake is None:
             loop = asyncio.get_running_loop()
             with contextlib.suppress(OSError):
-                self.intake = KERNEL.Intake(self.scratch, *state_of(loop))
+                self.intake = ACCELERATED.Intake(self.scratch, *state_of(loop))
                 loop.add_reader(self.intake.descriptor, self._take_in)
 
     def _take_in(self) -> None:

@@ -465,3 +465,8 @@ def encode_message_ids(bytes store_host, list positions) -> str:
             out[16] = 44
         out += 17
     return written.decode("ascii")
+
+
+from pyromq.records.checksum import native_crc32_address
+
+use_crc32(native_crc32_address())

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import struct
 
+from pyromq import accelerated
 from pyromq.errors import IllegalMessage
 from pyromq.model.message import Draft
-from pyromq.records.compiled import KERNEL
+
+ACCELERATED = accelerated.load("records")
 
 _HEAD = struct.Struct(">IIIiI")  # size, magic, CRC, user flag, body length
 
@@ -65,11 +67,11 @@ def split_batch_readable(template: Draft, at_most: int) -> list[Draft]:
     return drafts
 
 
-if KERNEL is None:
+if ACCELERATED is None:
     split_batch = split_batch_readable
 else:
 
     def split_batch(template: Draft, at_most: int) -> list[Draft]:
-        assert KERNEL is not None
-        found: list[Draft] | None = KERNEL.split_batch(template, at_most, Draft)
+        assert ACCELERATED is not None
+        found: list[Draft] | None = ACCELERATED.split_batch(template, at_most, Draft)
         return split_batch_readable(template, at_most) if found is None else found

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pyromq import accelerated
 from pyromq.errors import OffsetNotFound
 from pyromq.model.ids import LogPosition
 from pyromq.model.message import PackedHost
-from pyromq.records.compiled import KERNEL
 from pyromq.records.layout import HOST_V4, HOST_V6
+
+ACCELERATED = accelerated.load("records")
 
 
 def encode_message_id(store_host: PackedHost, position: LogPosition) -> str:
@@ -18,7 +20,7 @@ def encode_message_ids_readable(store_host: PackedHost, positions: list[LogPosit
     return ",".join([encode_message_id(store_host, position) for position in positions])
 
 
-encode_message_ids = encode_message_ids_readable if KERNEL is None else KERNEL.encode_message_ids
+encode_message_ids = encode_message_ids_readable if ACCELERATED is None else ACCELERATED.encode_message_ids
 
 
 def decode_message_id(text: str) -> tuple[PackedHost, LogPosition]:

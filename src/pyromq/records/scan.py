@@ -9,8 +9,10 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
+from pyromq import accelerated
 from pyromq.records import layout, record
-from pyromq.records.compiled import KERNEL
+
+ACCELERATED = accelerated.load("records")
 
 
 class Stop(IntEnum):
@@ -63,13 +65,13 @@ def why_bad(buffer: memoryview, start: int, limit: int, position: int) -> str:
     return found if isinstance(found, str) else "nothing is wrong with the record"
 
 
-if TYPE_CHECKING or KERNEL is None:
+if TYPE_CHECKING or ACCELERATED is None:
     scan = scan_readable
 else:
 
     def scan(buffer, start, limit, base, check_crc):
-        end, count, last_timestamp_ms, stop = KERNEL.scan(buffer, start, limit, base, check_crc)
+        end, count, last_timestamp_ms, stop = ACCELERATED.scan(buffer, start, limit, base, check_crc)
         return Scan(end, count, last_timestamp_ms, Stop(stop))
 
 
-COMPILED = KERNEL is not None
+COMPILED = ACCELERATED is not None

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from pyromq import accelerated
 from pyromq.clock import Clock
 from pyromq.config import StoreConfig
 from pyromq.files.disk import Disk, MappedFile
@@ -28,7 +29,8 @@ from pyromq.records.checksum import crc32
 from pyromq.records.java_hash import key_hash, key_hash_by_parts
 from pyromq.records.plain import PlainRecord, plain_records
 from pyromq.records.properties import split_properties
-from pyromq.store.compiled import KERNEL
+
+ACCELERATED = accelerated.load("store")
 
 HEADER = struct.Struct(">qqqqii")
 _FACTS = struct.Struct(">6q")
@@ -99,11 +101,11 @@ def index_records(records: Sequence[PlainRecord], start: int, index: ReadableInd
     return at
 
 
-if TYPE_CHECKING or KERNEL is None:
+if TYPE_CHECKING or ACCELERATED is None:
     IndexCursor = ReadableIndexCursor
     index_keys = index_keys_readable
 else:
-    IndexCursor, index_keys = KERNEL.IndexCursor, KERNEL.index_keys
+    IndexCursor, index_keys = ACCELERATED.IndexCursor, ACCELERATED.index_keys
 
 
 def keys_of(properties: bytes) -> Iterator[bytes]:

@@ -16,7 +16,7 @@ import orjson
 import pytest
 
 from broker.support.leading_scene import until
-from pyromq import Admin, ConsumeFrom, Message, Producer, PullConsumer, ReceivedMessage
+from pyromq import Admin, ConsumeFrom, Message, Producer, PullConsumer, ReceivedMessage, accelerated
 from pyromq.broker import nameserver_link
 from pyromq.broker.broker import Broker
 from pyromq.broker.delivery import delays as delays_module
@@ -24,7 +24,6 @@ from pyromq.config import BrokerConfig, NameServerConfig, ReplicationConfig, Ret
 from pyromq.errors import ConfigError, SendError, SendUnknown
 from pyromq.nameserver.assembly import NameServer
 from pyromq.net.client import Client
-from pyromq.net.compiled import KERNEL
 from pyromq.records.message_id import decode_message_id
 from pyromq.store.log import open_run
 from pyromq.testing.brokers.ports import free_broker_port
@@ -33,6 +32,8 @@ from pyromq.wire.command import Command
 from pyromq.wire.requests import admin as ask
 from pyromq.wire.requests import client as requests
 from pyromq.wire.requests.client import Request
+
+ACCELERATED = accelerated.load("net")
 
 SECONDS = 60
 TOPIC, GROUP = "orders", "shop"
@@ -171,7 +172,7 @@ def test_a_slave_has_the_log_the_queues_and_the_tables_of_its_master(tmp_path: P
     told(tmp_path, story)
 
 
-@pytest.mark.skipif(KERNEL is None, reason="without the kernel the log is closed in each turn")
+@pytest.mark.skipif(ACCELERATED is None, reason="without the kernel the log is closed in each turn")
 @pytest.mark.parametrize("role", ["ASYNC_MASTER", "SYNC_MASTER"])
 def test_a_slave_gets_what_a_turn_wrote_while_the_log_of_its_master_stays_open_for_more(
     role: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

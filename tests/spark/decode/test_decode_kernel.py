@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyromq import accelerated
 from pyromq.errors import BadRecord
 from pyromq.model.message import Draft
 from pyromq.records.java_hash import java_text
-from pyromq.spark import compiled
 from pyromq.spark.decode import decoder, reference
 from pyromq.spark.decode.columns import NAMES
 from pyromq.spark.decode.decoder import MOST_BYTES, Walk
@@ -23,7 +23,7 @@ from records.mutations import mutate
 from spark.support.records_in_blocks import a_log, any_drafts, ordinary, spoiled
 
 _kernel = pytest.importorskip("pyromq.spark._kernel")
-pytestmark = pytest.mark.skipif(compiled.KERNEL is None, reason="the readable form was asked for")
+pytestmark = pytest.mark.skipif(accelerated.load("spark") is None, reason="the readable form was asked for")
 
 
 def readable_walk(log: bytes, start: int, limit: int, base: int | None, at_most: int) -> Walk:

@@ -12,17 +12,13 @@ from typing import Annotated
 
 import typer
 
-from pyromq import __version__
-from pyromq.broker import compiled as broker_compiled
+from pyromq import __version__, accelerated
 from pyromq.cli import output
 from pyromq.cli.servers.checks import Check
-from pyromq.net import compiled as net_compiled
 from pyromq.records import checksum
 from pyromq.records import scan as record_scan
-from pyromq.spark import compiled as spark_compiled
 from pyromq.store import key_index
 from pyromq.store.queues import queue_cursor, queue_reader
-from pyromq.wire import compiled as wire_compiled
 
 _POPULATE_READ = 22  # Linux 5.14
 
@@ -54,10 +50,7 @@ def rooms() -> dict[str, bool]:
         "queues": queue_cursor.COMPILED,
         "reading": queue_reader.collect is not queue_reader.collect_readable,
         "key index": key_index.index_keys is not key_index.index_keys_readable,
-        "wire": wire_compiled.KERNEL is not None,
-        "net": net_compiled.KERNEL is not None,
-        "broker": broker_compiled.KERNEL is not None,
-        "spark": spark_compiled.KERNEL is not None,
+        **{package: accelerated.load(package) is not None for package in ("wire", "net", "broker", "spark")},
     }
 
 

@@ -19,12 +19,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from pyromq import accelerated
 from pyromq.errors import BadRecord
 from pyromq.records import layout
 from pyromq.records.scan import Stop, why_bad
-from pyromq.spark.compiled import KERNEL
 from pyromq.spark.decode import reference
 from pyromq.spark.decode.columns import TIMESTAMP, arrow_schema
+
+ACCELERATED = accelerated.load("spark")
 
 #: A column of text or bytes can have no more: its ends are 32-bit numbers.
 MOST_BYTES: Final = (1 << 31) - 1
@@ -62,11 +64,11 @@ def walk(buffer: Buffer, start: int, limit: int, *, base: int | None = None, at_
     """The same, `at_most` so many of them; what is no record ends it."""
     if at_most is None:
         at_most = max(limit - start, 0) // layout.SMALLEST_RECORD + 1
-    if KERNEL is None:
+    if ACCELERATED is None:
         readable, at, stop = reference.find(_view(buffer), start, limit, base, at_most)
         return Walk(np.array(readable, np.int64), at, stop)
     room = np.empty(at_most, np.int64)
-    count, at, code = KERNEL.find(buffer, start, limit, base or 0, base is not None, room)
+    count, at, code = ACCELERATED.find(buffer, start, limit, base or 0, base is not None, room)
     # A copy: the room is mostly not used, and what was not touched costs nothing.
     return Walk(room[:count].copy(), at, Stop(code) if code < len(Stop) else None)
 
@@ -88,9 +90,9 @@ def decode(
     `broker` is the value of that column. Raises OverflowError when bodies have more than `at_most` bytes together:
     compressed ones can become large, and `batches` knows what to do then.
     """
-    if KERNEL is None:
+    if ACCELERATED is None:
         return reference.decode(reference.rows_of(_view(buffer), starts), names, broker, at_most)
-    return _Table(_records(KERNEL, buffer, starts), len(starts), broker, at_most).batch(names)
+    return _Table(_records(ACCELERATED, buffer, starts), len(starts), broker, at_most).batch(names)
 
 
 def batches(
@@ -111,10 +113,10 @@ def batches(
 
 def numbers(buffer: Buffer, starts: Starts, name: str) -> npt.NDArray[np.int64]:
     """A column of whole numbers, or `store_ms`, the store times: for a look before decoding. Raises BadRecord."""
-    if KERNEL is None:
+    if ACCELERATED is None:
         value = reference.VALUES[name]
         return np.array([value(row) for row in reference.rows_of(_view(buffer), starts)], np.int64)
-    records = _records(KERNEL, buffer, starts)
+    records = _records(ACCELERATED, buffer, starts)
     if name in _INT32:
         narrow = np.empty(len(starts), np.int32)
         records.int32s(_INT32[name], narrow)
@@ -129,19 +131,19 @@ def topic_codes(buffer: Buffer, starts: Starts) -> tuple[npt.NDArray[np.int32], 
 
     Whatever is asked of a topic is asked once for each that occurs: `np.array([wanted(t) for t in topics])[codes]`.
     """
-    if KERNEL is None:
+    if ACCELERATED is None:
         found, topics = reference.topic_codes(reference.rows_of(_view(buffer), starts))
         return np.array(found, np.int32), topics
     codes = np.empty(len(starts), np.int32)
-    return codes, _records(KERNEL, buffer, starts).topic_codes(codes)
+    return codes, _records(ACCELERATED, buffer, starts).topic_codes(codes)
 
 
 def verify(buffer: Buffer, starts: Starts) -> None:
     """Raise BadRecord for the first record whose CRC (its own, else its body's) is not what the bytes say."""
-    if KERNEL is None:
+    if ACCELERATED is None:
         bad = reference.first_damaged(reference.rows_of(_view(buffer), starts))
     else:
-        bad = _records(KERNEL, buffer, starts).first_damaged()
+        bad = _records(ACCELERATED, buffer, starts).first_damaged()
     if bad >= 0:
         at = int(starts[bad])
         raise BadRecord(at, why_none(buffer, at, len(_view(buffer)), None))

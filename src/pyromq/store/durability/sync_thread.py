@@ -14,7 +14,9 @@ from array import array
 from collections.abc import Callable, Sequence
 from threading import Thread
 
-from pyromq.store.compiled import KERNEL
+from pyromq import accelerated
+
+ACCELERATED = accelerated.load("store")
 
 #: What a sync ended with.
 OnEnd = Callable[[OSError | None], None]
@@ -22,14 +24,14 @@ OnEnd = Callable[[OSError | None], None]
 #: Files of one sync. The flusher syncs more of them in portions.
 MAX_FILES = 62
 _ONE = (1).to_bytes(8, "little")
-_IS_THERE = KERNEL is not None and hasattr(os, "eventfd")
+_IS_THERE = ACCELERATED is not None and hasattr(os, "eventfd")
 
 
 class SyncThread:
     """One sync at a time. Made on the loop that it works for."""
 
     def __init__(self) -> None:
-        assert KERNEL is not None
+        assert ACCELERATED is not None
         self._loop = asyncio.get_running_loop()
         self._requests = os.eventfd(0, os.EFD_CLOEXEC)
         self._answers = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -37,7 +39,7 @@ class SyncThread:
         self._done: asyncio.Future[None] | None = None
         self._on_end: OnEnd = lambda error: None
         arguments = (self._requests, self._answers, self._shared)
-        self._thread = Thread(target=KERNEL.sync_loop, args=arguments, name="pyromq-sync", daemon=True)
+        self._thread = Thread(target=ACCELERATED.sync_loop, args=arguments, name="pyromq-sync", daemon=True)
         self._thread.start()
         self._loop.add_reader(self._answers, self._answered)
 

@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from pyromq import accelerated
 from pyromq.config import StoreConfig
 from pyromq.errors import CorruptLog, DiskFull, IllegalMessage
 from pyromq.files.platform import what_to_do
 from pyromq.model.ids import LogPosition
 from pyromq.model.message import AppendedAt, Draft
 from pyromq.records import layout, record
-from pyromq.store.compiled import KERNEL
 from pyromq.store.log.allocator import Allocator
 from pyromq.store.log.fresh_records import FreshRecords, Stretch
 from pyromq.store.log.log_run import ReadableLogRun
@@ -31,16 +31,18 @@ from pyromq.store.queues.queue_cursor import QueueCursor, append_drafts, append_
 if TYPE_CHECKING:
     from pyromq.store._kernel import LogRun
 
+ACCELERATED = accelerated.load("store")
+
 
 def look_at_all(drafts: Sequence[Draft], start: int, max_body: int) -> int:
     """The readable form of `first_unusual`: every draft is checked in full."""
     return start
 
 
-if TYPE_CHECKING or KERNEL is None:
+if TYPE_CHECKING or ACCELERATED is None:
     first_unusual = look_at_all
 else:
-    first_unusual = KERNEL.first_unusual
+    first_unusual = ACCELERATED.first_unusual
 
 #: More than everything in a record but its body, and the blank behind it, can ever need.
 _MOST_AROUND_BODY = 34_000

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyromq.records.compiled import KERNEL
+from pyromq import accelerated
+
+ACCELERATED = accelerated.load("records")
 
 _BLOCK = bytes(64 * 1024)
 
@@ -28,7 +30,7 @@ def last_nonzero_readable(buffer: memoryview, start: int, end: int) -> int:
     return start
 
 
-if TYPE_CHECKING or KERNEL is None:
+if TYPE_CHECKING or ACCELERATED is None:
     last_nonzero = last_nonzero_readable
 else:
-    last_nonzero = KERNEL.last_nonzero
+    last_nonzero = ACCELERATED.last_nonzero

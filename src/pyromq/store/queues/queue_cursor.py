@@ -10,12 +10,14 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from pyromq import accelerated
 from pyromq.model.ids import LogPosition, QueueOffset
 from pyromq.model.message import AppendedAt, Draft
 from pyromq.records import layout, record
 from pyromq.records.java_hash import tag_code
 from pyromq.records.plain import PlainRecord, plain_records
-from pyromq.store.compiled import KERNEL
+
+ACCELERATED = accelerated.load("store")
 
 ENTRY = struct.Struct(">qiq")
 
@@ -137,18 +139,18 @@ def dispatch_records(
     return Dispatched(at, taken, stored_ms)
 
 
-if TYPE_CHECKING or KERNEL is None:
+if TYPE_CHECKING or ACCELERATED is None:
     QueueCursor = ReadableQueueCursor
     append_drafts = append_drafts_readable
     dispatch = dispatch_readable
 else:
-    QueueCursor = KERNEL.QueueCursor
+    QueueCursor = ACCELERATED.QueueCursor
 
     def append_drafts(*arguments):
-        return Filled(*KERNEL.append_drafts(*arguments))
+        return Filled(*ACCELERATED.append_drafts(*arguments))
 
     def dispatch(*arguments):
-        return Dispatched(*KERNEL.dispatch(*arguments))
+        return Dispatched(*ACCELERATED.dispatch(*arguments))
 
 
-COMPILED = KERNEL is not None
+COMPILED = ACCELERATED is not None

@@ -10,14 +10,16 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from pyromq import accelerated
 from pyromq.errors import CorruptQueue
 from pyromq.records import layout, record
 from pyromq.records.java_hash import tag_code
 from pyromq.records.properties import split_properties
-from pyromq.store.compiled import KERNEL
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.queues.consume_queue import CHECKED_ENTRIES, ConsumeQueue
 from pyromq.store.queues.queue_cursor import ENTRY
+
+ACCELERATED = accelerated.load("store")
 
 
 class ReadStatus(Enum):
@@ -108,10 +110,10 @@ def _entry_is_right(view: memoryview, position: int, topic: bytes, queue_id: int
     return code == (tag_code(tag) if tag else 0)
 
 
-if TYPE_CHECKING or KERNEL is None:
+if TYPE_CHECKING or ACCELERATED is None:
     collect = collect_readable
 else:
-    collect = KERNEL.collect
+    collect = ACCELERATED.collect
 
 
 def read_queue(

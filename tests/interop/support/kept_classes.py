@@ -12,7 +12,7 @@ import subprocess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from interop.support.apache import CACHE, ApacheCluster, ToolchainMissing, toolchain
+from interop.support.apache import CACHE, ApacheCluster, ToolchainMissing, message, toolchain
 
 DUMP_TIMEOUT_S = 120
 
@@ -30,11 +30,24 @@ def main() -> None:
         cluster = ApacheCluster(Path(directory) / "store", jvm_options=["-XX:+RecordDynamicDumpInfo"])
         cluster.start()
         try:
+            _some_work(cluster)
             command = [jcmd, str(cluster.broker_pid), "VM.cds", "dynamic_dump", str(fresh)]
             subprocess.run(command, check=True, timeout=DUMP_TIMEOUT_S, stdout=subprocess.DEVNULL)
         finally:
             cluster.kill()
     fresh.rename(archive)
+
+
+def _some_work(cluster: ApacheCluster) -> None:
+    """Have the broker load the classes of topics, sends, pulls and queries, which nearly every test needs."""
+    with cluster.referee() as referee:
+        referee.create_topic("archived", 4)
+        [sent] = referee.send([message("archived", 0, b"body", keys="key")])
+        referee.settle("archived", 1)
+        referee.dump("archived")
+        referee.by_key("archived", "key")
+        referee.by_id("archived", sent["offsetMsgId"])
+        referee.by_time("archived", 0, 0)
 
 
 if __name__ == "__main__":

@@ -51,10 +51,12 @@ def test_apache_serves_a_store_that_was_restored_from_our_backup(tmp_path: Path)
     restore(target, restored)
     found = messages_in(restored)
     assert len(found) == report.manifest.records
-    with cluster_over(restored) as cluster, cluster.referee() as referee:
-        served = [one for one in found if one.topic not in (ours.SCHEDULE, ours.DELAYED, ours.DELAYED_V2)]
-        check_served(referee, served)
-        check_queries(referee, served)
+    with cluster_over(restored) as cluster:
+        with cluster.referee() as referee:
+            served = [one for one in found if one.topic not in (ours.SCHEDULE, ours.DELAYED, ours.DELAYED_V2)]
+            check_served(referee, served)
+            check_queries(referee, served)
+        cluster.kill()
 
 
 def test_apache_serves_a_store_that_was_restored_up_to_a_moment(tmp_path: Path) -> None:
@@ -68,11 +70,13 @@ def test_apache_serves_a_store_that_was_restored_up_to_a_moment(tmp_path: Path) 
     found = messages_in(restored)
     assert 0 < len(found) == report.records < made.records
     assert max(one.store_timestamp_ms for one in found) <= moment
-    with cluster_over(restored) as cluster, cluster.referee() as referee:
-        check_served(referee, [one for one in found if one.topic == PLAIN])
-        sent = referee.send([message(PLAIN, queue, b"after the restore") for queue in range(QUEUES)])
-        counted = [one for one in found if one.topic == PLAIN and layout.has_queue_offset(one.storage_flags)]
-        assert sum(one["queueOffset"] for one in sent) == len(counted)
+    with cluster_over(restored) as cluster:
+        with cluster.referee() as referee:
+            check_served(referee, [one for one in found if one.topic == PLAIN])
+            sent = referee.send([message(PLAIN, queue, b"after the restore") for queue in range(QUEUES)])
+            counted = [one for one in found if one.topic == PLAIN and layout.has_queue_offset(one.storage_flags)]
+            assert sum(one["queueOffset"] for one in sent) == len(counted)
+        cluster.kill()
 
 
 def test_a_store_that_apache_wrote_is_backed_up_while_it_runs_and_served_by_us(tmp_path: Path) -> None:
@@ -104,10 +108,12 @@ def test_apache_serves_queues_and_keys_that_a_rebuild_made(tmp_path: Path, monke
     rebuild(FakeSpark(), RebuildPlan(str(root), **sizes))  # type: ignore[arg-type]
     assert ours.queue_files(root) == before
     assert not (root / "abort").exists()
-    with cluster_over(root) as cluster, cluster.referee() as referee:
-        served = [one for one in found if one.topic not in (ours.SCHEDULE, ours.DELAYED, ours.DELAYED_V2)]
-        check_served(referee, served)
-        check_queries(referee, served)
+    with cluster_over(root) as cluster:
+        with cluster.referee() as referee:
+            served = [one for one in found if one.topic not in (ours.SCHEDULE, ours.DELAYED, ours.DELAYED_V2)]
+            check_served(referee, served)
+            check_queries(referee, served)
+        cluster.kill()
 
 
 def test_apaches_master_is_backed_up_over_its_stream_and_never_takes_that_for_a_slave(tmp_path: Path) -> None:
@@ -153,5 +159,7 @@ def test_apaches_master_is_backed_up_over_its_stream_and_never_takes_that_for_a_
     found = [one for one in messages_in(restored) if one.topic == PLAIN]
     assert [one.body.decode() for one in found][:1000] == bodies[:1000]
     assert report.manifest.segment_bytes < report.manifest.end, "it crosses the end of a file"
-    with cluster_over(restored) as cluster, cluster.referee() as referee:
-        check_served(referee, found)
+    with cluster_over(restored) as cluster:
+        with cluster.referee() as referee:
+            check_served(referee, found)
+        cluster.kill()

@@ -68,13 +68,13 @@ async def measure(root: Path, count: int) -> tuple[str, ...]:
         path, nowhere, store = broker.server.fast_path, cast(Connection, Nowhere()), broker.store
         assert path is not None
         assert path.take(read, 0, nowhere) == len(read)
-        store.close_run()
+        store.close_batch()
         store.dispatch()
         rounds = max(READS * 8 // count, 20)
         taken = dispatched = indexed = 0.0
         for _ in range(10):
             taken += microseconds(lambda: path.take(read, 0, nowhere), rounds // 10, count)
-            store.close_run()
+            store.close_batch()
             behind = rounds // 10 * count
             dispatched += microseconds(store.dispatcher.dispatch, 1, behind)
             indexed += microseconds(store.dispatcher.index, 1, behind)

@@ -87,11 +87,10 @@ class Answering:
         intake.add(self.inlet)
         self.theirs.send(b"?")
 
-    def received(self, _: memoryview) -> bool:
+    def received(self, _: memoryview) -> None:
         self.heard += 1
         if self.heard < self._asks:
             self.theirs.send(b"?")
-        return True
 
     def close(self) -> None:
         self.ours.close()

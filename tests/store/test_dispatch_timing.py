@@ -160,7 +160,7 @@ def test_what_was_closed_together_is_followed_together_when_its_last_byte_is_cop
     scene = Scene(copies=True)
     scene.promised.advance(10)
     scene.closed_at(30)
-    scene.timing.run_ended()
+    scene.timing.batch_closed()
     scene.loop.turn()
     assert scene.followed == []
     scene.promised.advance(20)
@@ -233,7 +233,7 @@ def test_the_key_index_gets_on_when_queues_are_complete_already() -> None:
 def test_a_run_that_has_lingered_is_followed_at_once_where_nothing_holds_it_back() -> None:
     scene = Scene()
     scene.closed_at(10)
-    scene.timing.run_ended()
+    scene.timing.batch_closed()
     assert scene.followed == [10]
 
 

@@ -3,7 +3,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pyromq.broker.state.clients import Consumers
 from pyromq.net._kernel import Inlet, Shortcut
 from pyromq.net.connection import Connection
-from pyromq.store._kernel import LogRun
+from pyromq.store._kernel import BatchWriter
 from pyromq.store.queues.consume_queue import ConsumeQueue
 
 class FastTopic:
@@ -24,16 +24,16 @@ class HeldAnswers:
 class SendLoop(Shortcut):
     answers: bytes
     answer_count: int
-    held: HeldAnswers
     def __init__(
         self,
-        run: LogRun,
+        writer: BatchWriter,
         topics: Mapping[bytes, FastTopic],
         store_host: bytes,
         stamp: bytes,
         plain_answer: Sequence[bytes],
         keyed_answer: Sequence[bytes],
         max_frame: int,
+        held: HeldAnswers,
     ) -> None: ...
     def is_send(self, data: memoryview, at: int) -> bool: ...
     def take(self, data: memoryview, at: int, born_host: bytes) -> int: ...

@@ -20,7 +20,7 @@ from posix.uio cimport iovec
 
 from pyromq.net._kernel cimport Inlet, Shortcut, nanoseconds
 from pyromq.records._kernel cimport RawDraft, get32, put32
-from pyromq.store._kernel cimport LogRun, QueueCursor, QueueView, gather, measure, spread
+from pyromq.store._kernel cimport BatchWriter, QueueCursor, QueueView, gather, measure, spread
 from pyromq.wire._kernel cimport PullHeader, SendHeader, read_pull, read_send, unescape
 
 cdef enum:
@@ -137,7 +137,7 @@ cdef bint is_plain(const unsigned char* text, int size) noexcept nogil:
 
 @cython.trashcan(True)  # a long chain of them must not go all at once
 cdef class Held:
-    """Answers to the sends of one read; see `held_answers`."""
+    """Answers to the sends of one read."""
 
     cdef long long position
     cdef object connection
@@ -148,7 +148,7 @@ cdef class Held:
 
 
 cdef class HeldAnswers:
-    """Twin of `held_answers.HeldAnswers`."""
+    """Answers that leave when the log has reached a position, in the order of their positions."""
 
     cdef Held first
     cdef Held last
@@ -191,14 +191,12 @@ cdef class HeldAnswers:
 
     def release(self, long long position):
         """The log has come this far. Each peer gets what it waits for in one write."""
-        self.let_go(position)
-
-    cdef int let_go(self, long long position) except -1:
         cdef Held held = self.take(position)
         cdef Inlet inlet
         cdef list inlets
         if held is not None and self.first is None and held.inlet is not None:  # the only one
-            return held.inlet.write(held.answers)
+            held.inlet.write(held.answers)
+            return
         inlets = []
         while held is not None:
             if held.inlet is None:
@@ -208,7 +206,6 @@ cdef class HeldAnswers:
             held = self.take(position)
         for inlet in inlets:
             inlet.write_gathered()
-        return 0
 
     def take_back(self, long long position):
         """Those that the log need not reach any more, in order."""
@@ -223,7 +220,7 @@ cdef class HeldAnswers:
 cdef class SendLoop(Shortcut):
     """Takes sends from the bytes that one connection sent."""
 
-    cdef LogRun run
+    cdef BatchWriter writer
     cdef dict topics
     cdef bytes store_host
     cdef bytes stamp
@@ -231,7 +228,7 @@ cdef class SendLoop(Shortcut):
     cdef tuple keyed_answer
     cdef Py_ssize_t max_frame
     # Where the answers to what the intake brings wait for the log.
-    cdef public HeldAnswers held
+    cdef HeldAnswers held
     cdef readonly bytes answers
     cdef readonly long long answer_count
     cdef bytes id_prefix
@@ -239,11 +236,11 @@ cdef class SendLoop(Shortcut):
     cdef bytearray buffer
     cdef Py_ssize_t out_size
 
-    def __init__(self, LogRun run, dict topics, bytes store_host, bytes stamp, plain_answer, keyed_answer,
-                 Py_ssize_t max_frame):
+    def __init__(self, BatchWriter writer, dict topics, bytes store_host, bytes stamp, plain_answer, keyed_answer,
+                 Py_ssize_t max_frame, HeldAnswers held):
         """`plain_answer` are the pieces around message id, queue, offset and correlation id; `keyed_answer` the same
         for a message with a unique key, which comes behind the offset."""
-        self.run = run
+        self.writer = writer
         self.topics = topics
         self.store_host = store_host
         self.stamp = stamp
@@ -254,6 +251,7 @@ cdef class SendLoop(Shortcut):
             raise ValueError("not for the fast path")
         self.id_prefix = store_host.hex().upper().encode()
         self.max_frame = max_frame
+        self.held = held
         self.buffer = bytearray(OUT_BYTES + ANSWER_BYTES)
         self.answers = b""
         self.answer_count = 0
@@ -271,21 +269,14 @@ cdef class SendLoop(Shortcut):
 
     cdef Py_ssize_t take_bytes(self, const unsigned char* data, Py_ssize_t size, Inlet inlet) except -1:
         """The same for the server's intake, as long as the log is open; answers wait for it in `held`."""
-        if not self.run.is_open or self.held is None:
+        if not self.writer.is_open:
             return 0
         size = self.fill(data, 0, size, inlet.host)
         if self.out_size:
-            self.held.put(self.run.base + self.run.offset, inlet.connection, inlet,
+            self.held.put(self.writer.base + self.writer.offset, inlet.connection, inlet,
                           PyBytes_FromStringAndSize(PyByteArray_AS_STRING(self.buffer), self.out_size),
                           self.answer_count)
         return size
-
-    cdef bint settle(self) except -1:
-        """Where nobody else is waited for: into the log at once, to the disk if need be, and the answers out."""
-        if self.held is None or not self.run.settle():
-            return False
-        self.held.let_go(self.run.base)
-        return not self.run.is_awaited
 
     cdef Py_ssize_t fill(self, const unsigned char* data, Py_ssize_t at, Py_ssize_t end, bytes born_host) except -1:
         cdef const unsigned char* frame
@@ -365,7 +356,7 @@ cdef class SendLoop(Shortcut):
         raw.user_flag = header.user_flag
         raw.reconsume_times = header.reconsume_times
         raw.born_timestamp_ms = header.born_timestamp_ms
-        position = self.run.append(raw, queue_offset)
+        position = self.writer.append(raw, queue_offset)
         if position >= 0:
             topic.messages += 1
             topic.body_bytes += raw.body_size
@@ -607,6 +598,3 @@ cdef class ShortcutsInTurn(Shortcut):
         if at < size and self.pulls is not None:
             at += self.pulls.take_bytes(data + at, size - at, inlet)
         return at
-
-    cdef bint settle(self) except -1:
-        return self.sends is not None and self.sends.settle()

@@ -1,11 +1,11 @@
-"""The way of most messages: many sends of one read, stored and answered in one loop (see `send_loop`).
+"""The way of most messages: many sends of one read, stored and answered in one compiled loop (`_kernel.SendLoop`).
 
 Whatever needs a decision is left to `processors.send`; so is everything while the broker is busy, read-only or fenced,
 where that one says why. The shape of an answer is taken from the ordinary encoder, once, so that there is one
 definition of it.
 
-Answers wait (see `held_answers`) until their messages are acknowledged (see `ack_mark`). All answers that one write,
-sync or report reaches leave together.
+Answers wait (`_kernel.HeldAnswers`) until the acknowledged mark reaches their messages (see `ack_mark`). All that one
+write, sync or report reached leave together.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pyromq import accelerated
 from pyromq.broker.delivery.ack_mark import AckMark
 from pyromq.broker.delivery.receipts import receipt_fields, stamp
-from pyromq.broker.held_answers import HeldAnswers
 from pyromq.broker.overload import Overload
-from pyromq.broker.send_loop import FastTopic, SendLoop
 from pyromq.broker.statistics.traffic import Statistics
 from pyromq.config import BrokerConfig
 from pyromq.config.broker import WRITE
@@ -31,7 +29,6 @@ from pyromq.model.message import PackedHost
 from pyromq.model.topic import TopicConfig
 from pyromq.net.connection import Connection
 from pyromq.records.layout import FLAG_MULTI_TAGS
-from pyromq.store.log.log_run import ReadableLogRun
 from pyromq.store.message_store import MessageStore
 from pyromq.wire.answer_pieces import answer_pieces
 from pyromq.wire.codes import ResponseCode
@@ -40,25 +37,13 @@ from pyromq.wire.frames import decode_frames, encode_frame
 from pyromq.wire.responses import SendReceipt, answer_to, refusal
 
 if TYPE_CHECKING:
+    from pyromq.broker._kernel import FastTopic, HeldAnswers, SendLoop
     from pyromq.net._kernel import Shortcut
+    from pyromq.store._kernel import BatchWriter
 
 ACCELERATED = accelerated.load("broker")
 ACCELERATED_STORE = accelerated.load("store")
 
-
-class Forms(NamedTuple):
-    """What the loop is made of: the compiled kernel, or the readable classes that define it."""
-
-    log_run: Any
-    send_loop: Any
-    fast_topic: Any
-    held_answers: Any
-
-
-READABLE = Forms(ReadableLogRun, SendLoop, FastTopic, HeldAnswers)
-CHOSEN = READABLE
-if ACCELERATED is not None and ACCELERATED_STORE is not None:
-    CHOSEN = Forms(ACCELERATED_STORE.LogRun, ACCELERATED.SendLoop, ACCELERATED.FastTopic, ACCELERATED.HeldAnswers)
 
 #: When topics change again and again, they are looked up so often at most.
 LOOK_UP_SECONDS = 0.05
@@ -96,42 +81,43 @@ class FastSends:
         statistics: Statistics,
         ack_mark: AckMark,
     ) -> None:
-        self._forms = CHOSEN
+        assert ACCELERATED is not None
+        assert ACCELERATED_STORE is not None
         self._ack_mark = ack_mark
         self._config = config
         self._all_topics = topics
         self._store = store
         self._overload = overload
         self._statistics = statistics
-        self._held: Any = self._forms.held_answers()
-        self._run: Any = self._forms.log_run()
+        self._held: HeldAnswers = ACCELERATED.HeldAnswers()
+        self._writer: BatchWriter = ACCELERATED_STORE.BatchWriter()
+        self._batch = store.batch()
         #: By name; the loop looks here and nowhere else.
         self.topics: dict[bytes, FastTopic] = {}
         #: All topics that were looked at; None for those that need a decision.
         self._learns = False
         self._made: dict[str, tuple[TopicConfig, FastTopic | None]] = {}
         self._store_host = store_host
-        self._loop: Any = self._new_loop()
+        self._loop: SendLoop = self._new_loop()
         statistics.before_sample(self.count_up)
         self._is_stale = True
         self._look_up_from = 0.0
-        #: We are told when turns begin and end, so the log may stay open from one to the next.
-        self._lingers = False
+        #: The server tells when turns begin and end, so the batch may stay open from one to the next.
+        self._spans_turns = False
         ack_mark.hold(self)
 
-    def _new_loop(self) -> Any:
+    def _new_loop(self) -> SendLoop:
+        assert ACCELERATED is not None
         config = self._config()
-        loop = self._forms.send_loop(
-            self._run, self.topics, self._store_host, stamp(config), *answer_patterns(config),
-            config.limits.max_frame_bytes,
+        loop: SendLoop = ACCELERATED.SendLoop(
+            self._writer, self.topics, self._store_host, stamp(config), *answer_patterns(config),
+            config.limits.max_frame_bytes, self._held,
         )  # fmt: skip
-        if self._forms is not READABLE:
-            loop.held = self._held
         return loop
 
     def settings_changed(self) -> None:
         """What every message and answer says of the broker may be something else now."""
-        self._store.close_run()
+        self._store.close_batch()
         self._loop = self._new_loop()
 
     def topics_changed(self) -> None:
@@ -167,35 +153,36 @@ class FastSends:
             self.topics[name.encode()] = self._new(topic)
 
     def _new(self, topic: TopicConfig) -> FastTopic:
-        made: FastTopic = self._forms.fast_topic(topic.name.encode(), *_shape(topic))
+        assert ACCELERATED is not None
+        made: FastTopic = ACCELERATED.FastTopic(topic.name.encode(), *_shape(topic))
         return made
 
     def take(self, data: memoryview, at: int, connection: Connection) -> int:
         """Store and answer the sends at the front; where the first other frame begins."""
-        loop, run = self._loop, self._run
+        loop, writer = self._loop, self._writer
         if not loop.is_send(data, at):
             return at
-        if not run.is_open and (_has_its_own_way(data, at) or not self._open_run()):
+        if not writer.is_open and (_has_its_own_way(data, at) or not self._open_batch()):
             return at
         at = loop.take(data, at, connection.packed_address)
         if loop.answers:
-            self._held.hold(run.base + run.offset, connection, loop.answers, loop.answer_count)
+            self._held.hold(writer.base + writer.offset, connection, loop.answers, loop.answer_count)
         return at
 
-    def begin_turn(self) -> Shortcut | None:
-        """The loop itself, where it is compiled: it takes sends as soon as one has opened the log."""
-        self._lingers = True
+    def begin_turn(self) -> Shortcut:
+        """Return the compiled loop: it takes sends as soon as one has opened the batch."""
+        self._spans_turns = True
         if self._ack_mark.leadership_is_stale:
             with contextlib.suppress(StoreFenced):  # those who wait are told of it by `fail`
-                self._store.close_run()
-        self._store.begin_turn()
-        return None if self._forms is READABLE else self._loop
+                self._store.close_batch()
+        self._batch.begin_turn()
+        return self._loop
 
     def end_turn(self) -> None:
         with contextlib.suppress(StoreFenced):  # those who wait are told of it by `fail`
             self._store.end_turn()
 
-    def _open_run(self) -> bool:
+    def _open_batch(self) -> bool:
         """Questions that are asked once for all sends of a turn; False when the ordinary way must say what is wrong."""
         if not self._config().permission & WRITE or self._overload.reason() is not None:
             return False
@@ -203,14 +190,7 @@ class FastSends:
             return False
         if self._is_stale and self._store.clock.monotonic() >= self._look_up_from:
             self._look_up_topics()
-        return self._store.open_run(self._run, lingers=self._lingers, settles=self._may_settle())
-
-    def _may_settle(self) -> bool:
-        """May the loop bring messages by itself where they can be acknowledged? Nobody else has to have them then; and
-        slaves must not take a broker for dead whose disk hangs."""
-        if self._forms is READABLE or self._ack_mark.waits_for_replicas:
-            return False
-        return not (self._config().store.flush.sync and self._ack_mark.has_followers)
+        return self._batch.open(self._writer, spans_turns=self._spans_turns)
 
     def count_up(self) -> None:
         """Tell the statistics what came since the last time."""
@@ -229,7 +209,7 @@ class FastSends:
     async def settled(self) -> None:
         """Return when nobody waits any more."""
         with contextlib.suppress(PyroMQError, TimeoutError):  # those who wait are told of it by `fail`
-            self._store.close_run()
+            self._store.close_batch()
             if self.held_sends:
                 async with asyncio.timeout(self._ack_mark.timeout_s if self._ack_mark.waits_for_replicas else None):
                     await self._ack_mark.acknowledged.wait(self._held.last_position)

@@ -22,9 +22,6 @@ class FlushConfig:
 
     #: Acknowledge a send only after its message is synced.
     sync: bool = False
-    #: Sync on the event loop instead of the flusher thread for a lone sender, while a sync takes less than 1 ms and
-    #: there are no slaves. A hanging disk then stops the loop.
-    inline_sync: bool = True
     #: Sync at least this often if `sync` is off.
     interval_ms: int = 500
     #: Sync earlier above this many unsynced bytes.

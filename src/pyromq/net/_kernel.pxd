@@ -14,21 +14,7 @@ cdef class Inlet:
     cdef int write_gathered(self) except -1
     cdef int write(self, bytes answers) except -1
 
-cdef class Patience:
-    cdef int alone
-    cdef long long answered_at
-    cdef long long quick
-    cdef long long needed
-    cdef readonly long long stays
-    cdef readonly long long stays_in_vain
-    cpdef bint alone_again(self, int descriptor) noexcept
-    cpdef bint asked(self, long long now) noexcept
-    cpdef void answered(self, long long now) noexcept
-    cpdef void came(self) noexcept
-    cpdef void did_not_come(self) noexcept
-
 cdef class Shortcut:
     cdef Py_ssize_t take_bytes(self, const unsigned char* data, Py_ssize_t size, Inlet inlet) except -1
-    cdef bint settle(self) except -1
 
 cdef long long nanoseconds() noexcept

@@ -18,7 +18,6 @@ from posix.unistd cimport close
 
 cdef extern from *:
     """
-    #include <poll.h>
     #include <sys/socket.h>
     #include <sys/types.h>
     #ifdef __linux__
@@ -35,17 +34,6 @@ cdef extern from *:
     static int epoll_ctl(int epoll, int what, int fd, struct epoll_event *event) { errno = ENOSYS; return -1; }
     static int epoll_wait(int epoll, struct epoll_event *events, int count, int ms) { errno = ENOSYS; return -1; }
     #endif
-    #include <unistd.h>
-    #include <sys/syscall.h>
-    /* Older C libraries know no such function, older systems no such call: nobody is waited for there. */
-    static int wait_ns(int epoll, struct epoll_event *events, int count, long long ns) {
-    #ifdef SYS_epoll_pwait2
-        struct { long long seconds, ns; } limit = { ns / 1000000000, ns % 1000000000 };
-        return syscall(SYS_epoll_pwait2, epoll, events, count, &limit, (void *)0, (size_t)0);
-    #else
-        errno = ENOSYS; return -1;
-    #endif
-    }
     #ifndef MSG_NOSIGNAL
     #define MSG_NOSIGNAL 0
     #endif
@@ -59,34 +47,18 @@ cdef extern from *:
     int epoll_create1(int flags)
     int epoll_ctl(int epoll, int what, int fd, epoll_event* event)
     int epoll_wait(int epoll, epoll_event* events, int count, int ms)
-    int wait_ns(int epoll, epoll_event* events, int count, long long ns) nogil
     ssize_t recv(int fd, void* buffer, size_t size, int flags)
     ssize_t send(int fd, const void* buffer, size_t size, int flags)
     struct msghdr:
         iovec* msg_iov
         size_t msg_iovlen
     ssize_t sendmsg(int fd, const msghdr* message, int flags)
-    struct pollfd:
-        int fd
-        short events
-    int POLLIN
-    int poll(pollfd* asked, unsigned long count, int ms)
 
 cdef enum:
-    # Connections that are read in one turn, and for how long those who have asked meanwhile are read as well; the others
-    # are there in the next.
+    # At most this many connections, and at most this time, for one turn: requests that arrive meanwhile are read in the
+    # same turn, because one write to the log for many costs each of them less.
     EVENTS = 256
     TURN_NS = 500_000
-    # A peer that asks again within this time is quick, and one that is also alone is waited for: so long for its next
-    # request (less costs more: the system has to set a clock), and so long in all, or until the loop's next timer; where
-    # nobody knows when that is, not as long.
-    QUICK_NS = 400_000
-    WAIT_NS = 2_000_000
-    STAY_NS = 20_000_000
-    BLIND_STAY_NS = 4_000_000
-    # It is not waited for while a callback of the loop is ready, or, looked for now and then, a socket of it readable.
-    LOOK_NS = 1_000_000
-    MOST_NEEDED = 4096
 
 
 cdef class Shortcut:
@@ -94,10 +66,6 @@ cdef class Shortcut:
 
     cdef Py_ssize_t take_bytes(self, const unsigned char* data, Py_ssize_t size, Inlet inlet) except -1:
         return 0
-
-    cdef bint settle(self) except -1:
-        """Do now what is left for the end of the turn, and answer; False when that is somebody else's matter."""
-        return False
 
 
 cdef class Inlet:
@@ -153,70 +121,19 @@ cdef class Inlet:
         return 0
 
 
-cdef class Patience:
-    """Whom to wait for: one that is alone with us and asks again as soon as it has its answer. After a wait in vain
-    whoever is next has to be quick four times as often, after one that was not, half as often."""
-
-    def __init__(self):
-        self.alone = -1
-        self.answered_at = self.quick = self.stays = self.stays_in_vain = 0
-        self.needed = 1
-
-    cpdef bint alone_again(self, int descriptor) noexcept:
-        """Whether this one alone has asked, the last time as well; -1: there was none, or there were more.
-
-        Of many who wait for each other's answers, one may be first now and then, and what they ask for is better done
-        together.
-        """
-        cdef int before = self.alone
-        self.alone = descriptor
-        return descriptor >= 0 and descriptor == before
-
-    cpdef bint asked(self, long long now) noexcept:
-        """A turn begins. Whether the one who asks is worth waiting for after its answer."""
-        self.quick = self.quick + 1 if now - self.answered_at < QUICK_NS else 0
-        self.answered_at = 0
-        return self.quick >= self.needed
-
-    cpdef void answered(self, long long now) noexcept:
-        """One that is alone has its answer; if it is not told, whoever asks next was not quick."""
-        self.answered_at = now
-
-    cpdef void came(self) noexcept:
-        """While it was waited for."""
-        self.stays += 1
-        self.needed = max(self.needed // 2, 1)
-
-    cpdef void did_not_come(self) noexcept:
-        self.stays_in_vain += 1
-        self.quick = 0
-        self.needed = min(4 * self.needed, MOST_NEEDED)
-
-
 cdef class Intake:
     """The connections of one server. A loop watches `descriptor`, and calls `turn` when it is readable."""
 
     cdef readonly int descriptor
-    cdef int loop_descriptor
-    cdef int (*timeout)(void*) noexcept
-    cdef void* argument
-    cdef object ready
     cdef dict inlets
     cdef object scratch
     cdef unsigned char[::1] buffer
-    cdef readonly Patience patience
 
-    def __init__(self, scratch, int loop_descriptor=-1, size_t timeout=0, size_t argument=0, ready=None):
-        """`scratch` is where received bytes are put; whoever is handed them looks at them at once. The rest is what
-        `loop_state` knows of the loop; nothing: nobody is waited for."""
-        self.loop_descriptor = loop_descriptor
-        self.timeout = <int (*)(void*) noexcept>timeout
-        self.argument = <void*>argument
-        self.ready = ready
+    def __init__(self, scratch):
+        """`scratch` receives the bytes of every read; they are valid until the next one."""
         self.inlets = {}
         self.scratch = scratch
         self.buffer = scratch
-        self.patience = Patience()
         self.descriptor = epoll_create1(EPOLL_CLOEXEC)
         if self.descriptor < 0:
             raise OSError(errno, "connections cannot be watched together")
@@ -242,102 +159,44 @@ cdef class Intake:
         self.inlets.clear()
 
     def turn(self, Shortcut shortcut, long long tick):
-        """Read what is there. Without a shortcut everything goes to the connections.
-
-        One that is alone and has its answer asks again before the loop has gone round: it is waited for here, for a
-        moment, in which one message after the other needs neither the interpreter nor the loop.
-        """
+        """Read every readable connection. Without a shortcut all bytes go to the connections."""
         cdef epoll_event events[EVENTS]
         cdef int count = epoll_wait(self.descriptor, events, EVENTS, 0)
         cdef int total = count
-        cdef long long began = nanoseconds()
-        cdef long long until = began + TURN_NS
-        cdef bint stays = self.patience.asked(began)
-        if not self.read_all(events, count, shortcut, tick):
-            # Others have asked meanwhile. What is done for all of them once costs each of them less.
-            while 1 < count and total < EVENTS and nanoseconds() < until:
-                count = epoll_wait(self.descriptor, events, EVENTS, 0)
-                self.read_all(events, count, shortcut, tick)
-                total += count
-            return
-        if stays:
-            self.stay(shortcut, tick)
-        else:
-            self.patience.answered(nanoseconds())
+        cdef long long until = nanoseconds() + TURN_NS
+        self.read_all(events, count, shortcut, tick)
+        while 1 < count and total < EVENTS and nanoseconds() < until:
+            count = epoll_wait(self.descriptor, events, EVENTS, 0)
+            self.read_all(events, count, shortcut, tick)
+            total += count
 
-    cdef bint is_wanted(self) except -1:
-        """Whether the loop has something else to do, or nobody knows."""
-        if self.timeout != NULL:
-            return self.timeout(self.argument) == 0
-        return self.ready is None or len(self.ready) > 0
-
-    cdef long long longest_stay(self) noexcept:
-        cdef int ms
-        if self.timeout == NULL:
-            return BLIND_STAY_NS
-        ms = self.timeout(self.argument)
-        return STAY_NS if ms < 0 else min(<long long>STAY_NS, <long long>ms * 1_000_000)
-
-    cdef int stay(self, Shortcut shortcut, long long tick) except -1:
-        cdef epoll_event events[EVENTS]
-        cdef long long now = nanoseconds()
-        cdef long long until = now + self.longest_stay(), next_look = now + LOOK_NS
-        cdef int count
-        while now < until and not self.is_wanted():
-            if now > next_look:
-                next_look = now + LOOK_NS
-                if is_readable(self.loop_descriptor) and not is_readable(self.descriptor):
-                    break  # our own sockets are among the loop's
-            with nogil:
-                count = wait_ns(self.descriptor, events, EVENTS, WAIT_NS)
-            if count == 0:
-                self.patience.did_not_come()
-            # A process that was stopped meanwhile has to ask first whether it may still answer.
-            if (count <= 0 or nanoseconds() > until + WAIT_NS
-                    or not self.read_all(events, count, shortcut, tick)):
-                return 0
-            self.patience.came()
-            now = nanoseconds()
-        self.patience.answered(now)
-        return 0
-
-    cdef bint read_all(self, epoll_event* events, int count, Shortcut shortcut, long long tick) except -1:
-        """Whether one is alone, all that it asked for was of the usual kind, and it has its answers."""
+    cdef int read_all(self, epoll_event* events, int count, Shortcut shortcut, long long tick) except -1:
         cdef PyObject* found
         cdef Inlet inlet
         cdef int i
-        cdef bint taken = True, alone = self.patience.alone_again(events[0].data.fd if count == 1 else -1)
         for i in range(count):
             found = PyDict_GetItem(self.inlets, events[i].data.fd)
-            if found != NULL:  # another one's end may have been this one's too
-                inlet = <Inlet>found  # ours as well while it is read: it may leave
-                taken &= self.read(inlet, shortcut, tick)
-        # Also what went the ordinary way may have left something to settle.
-        return alone and shortcut is not None and shortcut.settle() and taken
+            if found != NULL:  # reading one connection may have closed another
+                inlet = <Inlet>found  # a reference: it may leave the intake while it is read
+                self.read(inlet, shortcut, tick)
+        return 0
 
-    cdef bint read(self, Inlet inlet, Shortcut shortcut, long long tick) except -1:
-        """Whether everything was of the usual kind, and nothing waits to leave."""
+    cdef int read(self, Inlet inlet, Shortcut shortcut, long long tick) except -1:
         cdef ssize_t size = recv(inlet.descriptor, &self.buffer[0], self.buffer.shape[0], MSG_DONTWAIT)
         cdef Py_ssize_t taken = 0
         if size <= 0:
             if size == 0 or (errno != EAGAIN and errno != EINTR):
                 inlet.connection.nothing_to_read()
-            return False
+            return 0
         inlet.last_tick = tick
         try:
             if shortcut is not None and inlet.is_plain:
                 taken = shortcut.take_bytes(&self.buffer[0], size, inlet)
-            return (taken == size or inlet.connection.received(self.scratch[taken:size])) and inlet.is_plain
+            if taken < size:
+                inlet.connection.received(self.scratch[taken:size])
         except Exception as error:
             inlet.connection.fail(error)
-            return False
-
-
-cdef bint is_readable(int descriptor) noexcept:
-    cdef pollfd asked
-    asked.fd = descriptor
-    asked.events = POLLIN
-    return poll(&asked, 1, 0) > 0
+        return 0
 
 
 cdef long long nanoseconds() noexcept:

@@ -203,21 +203,19 @@ class Connection(asyncio.BufferedProtocol):
                 self._is_halted or self._is_leaving or self.partial_bytes or self in self._home.behind
             )
 
-    def received(self, chunk: memoryview) -> bool:
-        """These bytes came; they are borrowed. Whether all of it went the fast way."""
+    def received(self, chunk: memoryview) -> None:
+        """These bytes came; they are borrowed."""
         if self._is_leaving:
-            return False
+            return
         at, fast_path = 0, self._home.fast_path
         if fast_path is not None and not self.partial_bytes and not self._is_halted:
             # The usual case first: whole frames, all of them for the fast path.
             self._flush_is_due = True  # at the end of this
             at = fast_path.take(chunk, 0, self)
-        is_fast = at == len(chunk)
-        if is_fast:
+        if at == len(chunk):
             self._flush()
         else:
             self._look_at(chunk[at:])
-        return is_fast
 
     def write_rest(self, data: bytes) -> None:
         """Answers that the peer did not take at once, or the end of one that it has begun to take: nothing may come

@@ -19,7 +19,6 @@ from pyromq.errors import ConfigError, NotNow
 from pyromq.net.address import MAX_PORT
 from pyromq.net.connection import Connection
 from pyromq.net.endpoint import Handle, Home
-from pyromq.net.loop_state import state_of
 from pyromq.net.peer import Peer
 from pyromq.net.service import Answer
 from pyromq.wire.command import Command
@@ -93,7 +92,7 @@ class Server(Home):
         if ACCELERATED is not None and self.intake is None:
             loop = asyncio.get_running_loop()
             with contextlib.suppress(OSError):
-                self.intake = ACCELERATED.Intake(self.scratch, *state_of(loop))
+                self.intake = ACCELERATED.Intake(self.scratch)
                 loop.add_reader(self.intake.descriptor, self._take_in)
 
     def _take_in(self) -> None:

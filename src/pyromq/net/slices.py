@@ -62,8 +62,8 @@ class Slices:
         return self._spent_s >= SLICE_SECONDS
 
     def spend(self, seconds: float) -> None:
-        """Count work that was done in this turn. Small amounts of several turns may add up: a loop that is not told of
-        a turn can go on waiting for a lone client, and the price is one turn now and then."""
+        """Count work that was done in this turn. Small amounts of several turns may add up: to reset the sum in every
+        turn would cost a callback each."""
         self._spent_s += seconds
         if self.is_spent:
             self._turn_soon()

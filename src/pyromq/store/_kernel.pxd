@@ -15,7 +15,7 @@ cdef class QueueCursor:
     cdef unsigned char[::1] view
     cdef void write(self, long long position, int size, long long tag_code) noexcept
 
-cdef class LogRun:
+cdef class BatchWriter:
     cdef unsigned char[::1] view
     cdef Py_ssize_t room
     cdef readonly long long base
@@ -23,26 +23,10 @@ cdef class LogRun:
     cdef readonly long long count
     cdef readonly bint is_open
     cdef readonly long long now_ms
-    cdef long long least_ms
-    cdef long long renewed_ms
-    cdef double renewed_at
-    cdef long long zeros_to
     cdef readonly bint is_awaited
     cdef bint with_crc
     cdef int max_body
     cdef dict cursors
-    cdef int descriptor
-    cdef long long file_start
-    cdef long long file_end
-    cdef bint syncs
-    cdef unsigned char[::1] mapped
-    cdef readonly long long synced_to
-    cdef readonly int sync_count
-    cdef readonly double sync_seconds
-    cdef readonly int failure
-    cdef bint settle(self) except -1
-    cdef bint write_out(self)
-    cdef void advance(self, long long room) noexcept
     cdef long long append(self, RawDraft* raw, long long* queue_offset)
 
 cdef struct QueueView:

@@ -1,4 +1,5 @@
 from array import array
+from typing import Any
 
 from pyromq.model.message import AppendedAt, Draft
 
@@ -13,13 +14,19 @@ class QueueCursor:
     def point_at(self, buffer: memoryview, first: int, limit: int) -> None: ...
     def put(self, position: int, size: int, tag_code: int) -> None: ...
 
-class LogRun:
-    base: int
-    offset: int
-    count: int
-    is_open: bool
-    is_awaited: bool
-    now_ms: int
+class BatchWriter:
+    @property
+    def base(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def is_open(self) -> bool: ...
+    @property
+    def is_awaited(self) -> bool: ...
+    @property
+    def now_ms(self) -> int: ...
     def open(
         self,
         view: memoryview,
@@ -28,21 +35,12 @@ class LogRun:
         now_ms: int,
         with_crc: bool,
         max_body: int,
-        cursors: dict[bytes, QueueCursor],
+        cursors: dict[bytes, Any],
     ) -> None: ...
-    #: How far it was brought to the disk, -1: nothing; with how many syncs in this turn, and how long they took
-    #: together; and what the last one failed with, 0: none did.
-    synced_to: int
-    sync_count: int
-    sync_seconds: float
-    failure: int
-    def renew(self, now_ms: int, least_ms: int) -> None: ...
-    def settle_in(
-        self, descriptor: int, file_start: int, file_end: int, syncs: bool, mapped: memoryview | None = None
-    ) -> None: ...
-    def settle_no_more(self) -> None: ...
+    def renew(self, now_ms: int) -> None: ...
     def go_on(self, room: int) -> None: ...
     def close(self) -> None: ...
+    def append_draft(self, draft: Draft) -> tuple[int, int] | None: ...
 
 class IndexCursor:
     buffer: memoryview

@@ -13,7 +13,6 @@ from cpython.object cimport PyObject
 from libc.errno cimport EINTR, errno
 from libc.stdint cimport uint64_t
 from libc.string cimport memchr, memcmp, memcpy
-from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 from posix.uio cimport iovec
 from posix.unistd cimport read, write
 
@@ -29,21 +28,12 @@ cdef extern from "<unistd.h>" nogil:
     int fdatasync(int)
     void __builtin_prefetch(const void* at, int written, int near)
 
-cdef extern from "<sys/uio.h>" nogil:
-    ssize_t pwritev(int descriptor, const iovec* pieces, int count, long long at)
-
 cdef enum:
     ENTRY = 20
     TRANSACTION_MASK = 12
     COMMITTED = 8
     ROLLED_BACK = 12
     INDEX_HEADER = 40
-    # The first write to a block costs more than the next ones: the system has to make a page for it, and a sync brings
-    # to the disk that something is there now. So zeros go so far ahead of small pieces, once for many of them.
-    ZEROS_AHEAD = 1 << 17
-    SMALL_PIECE = 1 << 14
-
-cdef unsigned char ZEROS[ZEROS_AHEAD]
 
 cdef const unsigned char* SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
 
@@ -82,23 +72,17 @@ cdef class QueueCursor:
             self.awaited = None
 
 
-cdef class LogRun:
-    """A stretch of the log that messages are written to one by one, straight from where they were received.
-
-    `MessageStore.open_run` says where and under which rules, `close_run` takes over what was written.
-    """
+cdef class BatchWriter:
+    """Appends messages to an append batch, straight from the received bytes; see `append_batch`."""
 
     def __init__(self):
         self.view = None
-        self.mapped = None
-        self.base = self.zeros_to = 0
+        self.base = 0
 
     def open(self, unsigned char[::1] view, long long base, Py_ssize_t offset, long long now_ms, bint with_crc,
              int max_body, dict cursors):
         if not 0 <= offset <= view.shape[0]:
             raise IndexError("append outside of the buffer")
-        if base < self.base:  # a log of its own, or one that was cut: nothing is known of its pages
-            self.zeros_to = 0
         self.view = view
         self.room = view.shape[0]
         self.base = base
@@ -107,93 +91,16 @@ cdef class LogRun:
         self.max_body = max_body
         self.cursors = cursors
         self.count = 0
-        self.renew(now_ms, now_ms)
+        self.now_ms = now_ms
         self.is_awaited = False
         self.is_open = True
-        self.descriptor = -1
-        self.synced_to = -1
-        self.sync_count = 0
-        self.sync_seconds = 0
-        self.failure = 0
 
-    def renew(self, long long now_ms, long long least_ms):
-        """Time has gone on; where the clock was set back, what is stored has no earlier time than what was before."""
-        self.least_ms = least_ms
-        self.renewed_ms = now_ms
-        self.renewed_at = monotonic()
-        self.now_ms = max(now_ms, least_ms)
-
-    def settle_in(self, int descriptor, long long file_start, long long file_end, bint syncs,
-                  unsigned char[::1] mapped=None):
-        """The file that this stretch of the log is in, for whoever has a hurry to answer; `syncs`: and the disk has to
-        have it then. `mapped` are the file's bytes, where small pieces are to be written through the mapping."""
-        if mapped is not None and mapped.shape[0] < file_end - file_start:
-            raise IndexError("the mapping ends before the file")
-        self.descriptor = descriptor
-        self.mapped = mapped
-        self.file_start = file_start
-        self.file_end = file_end
-        self.syncs = syncs
-        self.sync_count = 0
-        self.sync_seconds = 0
-
-    def settle_no_more(self):
-        self.descriptor = -1
-        self.mapped = None
-
-    cdef bint settle(self) except -1:
-        """Bring what was written where it may be acknowledged; False when that is left to the store."""
-        cdef double began, ended
-        cdef int failed
-        if not self.is_open or self.descriptor < 0:
-            return False
-        if self.offset == 0:
-            return True
-        if not self.write_out():  # the store tries once more, and says what is wrong
-            return False
-        began = ended = monotonic()
-        if self.syncs:
-            with nogil:
-                failed = sync_file(self.descriptor)
-            ended = monotonic()
-            self.sync_seconds += ended - began
-            if failed:  # and never again: a second attempt could report a success that is none
-                self.failure = failed
-                self.descriptor = -1
-                return False
-            self.sync_count += 1
-            self.synced_to = self.base + self.offset
-        self.now_ms = max(self.least_ms, self.renewed_ms + <long long>((ended - self.renewed_at) * 1000))
-        self.advance(self.file_end - self.base - self.offset)
-        return True
-
-    cdef bint write_out(self):
-        """Into the page cache: through the mapping where its pages are there, else with zeros behind it."""
-        cdef iovec pieces[2]
-        cdef long long end = self.base + self.offset
-        cdef int count = 1
-        cdef ssize_t written
-        if self.mapped is not None and end <= self.zeros_to:
-            memcpy(&self.mapped[self.base - self.file_start], &self.view[0], self.offset)
-            return True
-        pieces[0].iov_base = &self.view[0]
-        pieces[0].iov_len = self.offset
-        if ((self.syncs or self.mapped is not None) and self.offset <= SMALL_PIECE
-                and not end <= self.zeros_to <= end + ZEROS_AHEAD):
-            pieces[1].iov_base = ZEROS
-            pieces[1].iov_len = min(<long long>ZEROS_AHEAD, self.file_end - end)
-            count = 2
-        with nogil:
-            written = pwritev(self.descriptor, pieces, count, self.base - self.file_start)
-        if count == 2 and written > 0:
-            self.zeros_to = self.base + written
-        return written >= self.offset
+    def renew(self, long long now_ms):
+        """Set the store time of the messages that follow."""
+        self.now_ms = now_ms
 
     def go_on(self, long long room):
-        """What was written is taken over; what comes next goes to the buffer's beginning. The log has so much room."""
-        self.advance(room)
-
-    cdef void advance(self, long long room) noexcept:
+        """Begin again at the buffer's start: what was written is in the log, which has `room` bytes left."""
         self.base += self.offset
         self.offset = 0
         self.room = min(room, <long long>self.view.shape[0])
@@ -201,8 +108,24 @@ cdef class LogRun:
     def close(self):
         self.is_open = False
         self.view = None
-        self.mapped = None
         self.cursors = None
+
+    def append_draft(self, draft):
+        """For the tests: append one message; its position and queue offset, or None if the store must append it."""
+        cdef RawDraft raw
+        cdef long long queue_offset = 0, position
+        cdef bytes topic = draft.topic, properties = draft.properties, body = draft.body
+        cdef bytes born_host = draft.born_host, store_host = draft.store_host
+        raw.topic, raw.topic_size = topic, len(topic)
+        raw.properties, raw.properties_size = properties, len(properties)
+        raw.body, raw.body_size = body, len(body)
+        raw.born_host, raw.born_size = born_host, len(born_host)
+        raw.store_host, raw.store_size = store_host, len(store_host)
+        raw.queue_id, raw.flags, raw.user_flag = draft.queue_id, draft.storage_flags, draft.user_flag
+        raw.reconsume_times, raw.prepared_position = draft.reconsume_times, draft.prepared_position
+        raw.born_timestamp_ms = draft.born_timestamp_ms
+        position = self.append(&raw, &queue_offset)
+        return None if position < 0 else (position, queue_offset)
 
     cdef long long append(self, RawDraft* raw, long long* queue_offset):
         """Write one message: its position, or -1 when the ordinary way must take it."""
@@ -222,12 +145,6 @@ cdef class LogRun:
         if cursor.awaited is not None:
             self.is_awaited = True
         return position
-
-
-cdef double monotonic() noexcept:
-    cdef timespec now
-    clock_gettime(CLOCK_MONOTONIC, &now)
-    return now.tv_sec + now.tv_nsec * 1e-9
 
 
 cdef int sync_file(int descriptor) noexcept nogil:

@@ -1,6 +1,6 @@
 """When queues follow the log: in the loop's next turn where somebody may wait, a moment later where nobody does.
 
-    readable moves    a run was closed, or something was appended
+    readable moves    a batch was closed, or something was appended
     shown moves       copies were heard of, and readers may see more: far more often than there is something to show
     synced moves      under sync flush: readers see no more than that
 
@@ -17,16 +17,16 @@ from pyromq.store.watermarks import Watermarks
 
 
 class DispatchTiming:
-    """Calls `dispatch` when it is time; without a loop never. What lingers does so for `linger_s()`."""
+    """Calls `dispatch` when it is time; without a loop never. A delayed call comes after `delay_s()`."""
 
-    def __init__(self, marks: Watermarks, dispatch: Callable[[], None], linger_s: Callable[[], float]) -> None:
+    def __init__(self, marks: Watermarks, dispatch: Callable[[], None], delay_s: Callable[[], float]) -> None:
         self._marks = marks
         self._dispatch = dispatch
-        self._linger_s = linger_s
+        self._delay_s = delay_s
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_due = False
         #: The call that does it later, if nobody asks before.
-        self._lingering: asyncio.TimerHandle | None = None
+        self._delayed: asyncio.TimerHandle | None = None
         #: Somebody may wait for one of the messages that are not in their queues yet.
         self._may_be_awaited = False
 
@@ -34,7 +34,7 @@ class DispatchTiming:
         self._loop = loop
 
     def stop(self) -> None:
-        self._linger_no_longer()
+        self._cancel_delayed()
         self._loop = None
 
     def came(self, *, may_be_awaited: bool) -> None:
@@ -46,17 +46,17 @@ class DispatchTiming:
         self._may_be_awaited |= self._marks.dispatched.value < self._marks.written.value
 
     def written_moved(self) -> None:
-        self.later(lingers=self._is_more_to_come)
+        self.later(delayed=self._is_more_to_come)
 
     def synced_moved(self) -> None:
-        """Under sync flush, also when a run is closed. A long poll is answered at once, and all others wait for more
+        """Under sync flush, also when a batch is closed. A long poll is answered at once, and all others wait for more
         messages: those of one sync are few."""
         if self._is_more_visible:
-            self.later(lingers=not self._may_be_awaited)
+            self.later(delayed=not self._may_be_awaited)
 
     def visible_moved(self) -> None:
         if self._is_more_visible:
-            self.later(lingers=self._is_more_to_come)
+            self.later(delayed=self._is_more_to_come)
 
     @property
     def _is_more_visible(self) -> bool:
@@ -67,21 +67,20 @@ class DispatchTiming:
         """Is part of what was closed together held back, and does nobody wait?"""
         return not self._may_be_awaited and self._marks.visible < self._marks.written.value
 
-    def later(self, *, lingers: bool = False) -> None:
-        """In the loop's next turn; if it `lingers`, a moment later. What lingers is hurried up, and what is near is not
-        put off."""
+    def later(self, *, delayed: bool = False) -> None:
+        """In the loop's next turn, or after `delay_s()` if `delayed`. A call that is due earlier stays."""
         if self._loop is None:
             return
-        if not self._is_due and lingers:
-            self._lingering = self._loop.call_later(self._linger_s(), self._now)
-        elif not self._is_due or (self._lingering is not None and not lingers):
-            self._linger_no_longer()
+        if not self._is_due and delayed:
+            self._delayed = self._loop.call_later(self._delay_s(), self._now)
+        elif not self._is_due or (self._delayed is not None and not delayed):
+            self._cancel_delayed()
             self._loop.call_soon(self.if_due)
         self._is_due = True
 
-    def run_ended(self) -> None:
+    def batch_closed(self) -> None:
         """One that was long enough: at once, unless the rest of it is waited for."""
-        if self._lingering is None:
+        if self._delayed is None:
             self.if_due()
 
     def if_due(self) -> None:
@@ -90,7 +89,7 @@ class DispatchTiming:
 
     def _now(self) -> None:
         self._is_due = False
-        self._linger_no_longer()
+        self._cancel_delayed()
         if self._loop is not None:
             self._dispatch()
 
@@ -98,7 +97,7 @@ class DispatchTiming:
         """Queues have followed: to the end, or as far as readers may see."""
         self._may_be_awaited &= self._marks.dispatched.value < self._marks.written.value
 
-    def _linger_no_longer(self) -> None:
-        if self._lingering is not None:
-            self._lingering.cancel()
-            self._lingering = None
+    def _cancel_delayed(self) -> None:
+        if self._delayed is not None:
+            self._delayed.cancel()
+            self._delayed = None

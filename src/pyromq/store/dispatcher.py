@@ -17,10 +17,9 @@ from pyromq.records.java_hash import tag_code
 from pyromq.records.properties import split_properties
 from pyromq.store.key_index import KeyIndex
 from pyromq.store.log.commit_log import CommitLog
-from pyromq.store.log.fresh_records import Stretch
 from pyromq.store.log.segmented_file import Segment
 from pyromq.store.queues.consume_queue import ConsumeQueue, QueueEntry
-from pyromq.store.queues.queue_cursor import dispatch, dispatch_records
+from pyromq.store.queues.queue_cursor import dispatch
 from pyromq.store.queues.queue_table import QueueTable, is_safe_topic
 from pyromq.store.watermarks import Watermark, Watermarks
 
@@ -34,8 +33,6 @@ MAX_GAP = 1_000_000
 
 #: Take the records in `[from, to)` of a buffer; where it stopped.
 TakeSpan = Callable[[memoryview, int, int], int]
-#: Take records that need not be read; the position where it stopped.
-TakeFresh = Callable[[Stretch], int]
 
 
 def queue_code(topic: bytes, properties: bytes, store_timestamp_ms: int, delays_ms: tuple[int, ...]) -> int:
@@ -113,14 +110,7 @@ class Dispatcher:
 
     def dispatch(self, max_bytes: int | None = None) -> bool:
         """Put what is readable into its queues; True when nothing is left. Raises OSError when the disk is full."""
-        return self._follow(self._marks.dispatched, self._dispatch_fresh, self._dispatch_span, max_bytes)
-
-    def _dispatch_fresh(self, stretch: Stretch) -> int:
-        """Without reading the log; where it stopped."""
-        done = dispatch_records(stretch.records, stretch.start, self._queues.cursors)
-        if done.records:
-            self.last_timestamp_ms = done.last_timestamp_ms
-        return done.offset
+        return self._follow(self._marks.dispatched, self._dispatch_span, max_bytes)
 
     def _dispatch_span(self, buffer: memoryview, start: int, end: int) -> int:
         """Until the end, or a blank. Raises OSError only for the first record: what was done before counts."""
@@ -189,24 +179,15 @@ class Dispatcher:
         if self._index is None:
             self._marks.indexed.advance(max(self._marks.visible, self._marks.indexed.value))
             return True
-        return self._follow(self._marks.indexed, self._index_fresh, self._index.index_span, max_bytes)
-
-    def _index_fresh(self, stretch: Stretch) -> int:
-        assert self._index is not None
-        self._log.fresh.forget(stretch.start)  # nobody comes behind the index
-        return self._index.index_known(stretch.records, stretch.start)
+        return self._follow(self._marks.indexed, self._index.index_span, max_bytes)
 
     # --- walking the log ---------------------------------------------------------------------------------------------
 
-    def _follow(self, mark: Watermark, take_fresh: TakeFresh, take: TakeSpan, max_bytes: int | None) -> bool:
+    def _follow(self, mark: Watermark, take: TakeSpan, max_bytes: int | None) -> bool:
         """Hand the records between a mark and what is shown to `take`, segment by segment, moving the mark along."""
         goal = self._marks.visible
         soon = goal if max_bytes is None else min(goal, mark.value + max_bytes)
         while mark.value < soon:
-            stretch = self._log.fresh.find(mark.value, goal)
-            if stretch is not None and (position := take_fresh(stretch)) > mark.value:
-                mark.advance(position)
-                continue
             segment = self._log.files.find(mark.value)
             assert segment is not None, f"no segment holds position {mark.value}"
             at = mark.value - segment.base

@@ -16,7 +16,7 @@ checked against the log, so a damaged entry never shows a wrong message.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,7 @@ from pyromq.files.disk import Disk, MappedFile
 from pyromq.records import layout, record
 from pyromq.records.checksum import crc32
 from pyromq.records.java_hash import key_hash, key_hash_by_parts
-from pyromq.records.plain import PlainRecord, plain_records
+from pyromq.records.plain import plain_records
 from pyromq.records.properties import split_properties
 
 ACCELERATED = accelerated.load("store")
@@ -83,13 +83,8 @@ def index_keys_readable(buffer: memoryview, start: int, end: int, index: Readabl
 
     `KeyIndex.index_one` is the definition, and knows all the cases.
     """
-    return index_records(plain_records(buffer, start, end), start, index)
-
-
-def index_records(records: Sequence[PlainRecord], start: int, index: ReadableIndexCursor) -> int:
-    """The same for records that were read already, or never had to be. The first of them is at `start`."""
     at = start
-    for position, size, _, _, timestamp_ms, topic, (_, unique_key, keys) in records:
+    for position, size, _, _, timestamp_ms, topic, (_, unique_key, keys) in plain_records(buffer, start, end):
         words = [unique_key] if unique_key else []
         if keys:
             words += filter(None, keys.split(b" "))
@@ -274,14 +269,6 @@ class KeyIndex:
         if self.files:
             self.files[-1].write_header()
         return at
-
-    def index_known(self, records: Sequence[PlainRecord], start: int) -> int:
-        """Index records that need not be read, of which the first is at `start`; where it stopped. Raises OSError."""
-        if not self.files:
-            return start
-        reached = index_records(records, start, self._writable_file().cursor)
-        self.files[-1].write_header()
-        return reached
 
     def _index_some(self, buffer: memoryview, at: int, end: int) -> int:
         """Some records, at least one; `at` when there is none."""

@@ -18,11 +18,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import functools
 import logging
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Concatenate, ParamSpec, TypeVar
 
 from pyromq.clock import Clock, SystemClock
 from pyromq.config import StoreConfig
@@ -57,8 +58,8 @@ from pyromq.store.durability.sync_thread import SyncThread
 from pyromq.store.key_index import KeyIndex
 from pyromq.store.log import log_place
 from pyromq.store.log.allocator import Allocator, Result, Runner
+from pyromq.store.log.append_batch import AppendBatch
 from pyromq.store.log.commit_log import CommitLog
-from pyromq.store.log.open_run import OpenRun
 from pyromq.store.log.page_cache import Warmth
 from pyromq.store.log.segmented_file import SegmentedFile
 from pyromq.store.log.transient_pool import TransientPool
@@ -72,9 +73,6 @@ from pyromq.store.reader import StoreReader, decode, to_bytes
 from pyromq.store.recovery.log_recovery import RecoveryReport
 from pyromq.store.recovery.start import Start
 from pyromq.store.watermarks import Watermark, Watermarks
-
-if TYPE_CHECKING:
-    from pyromq.store._kernel import LogRun
 
 __all__ = ["InlineRunner", "MessageStore", "decode"]
 
@@ -90,6 +88,10 @@ MAX_ROUNDS = 1000
 RETRY_SECONDS = 1.0
 #: So many files can still be opened when new queues are refused: the queues that are there need some to go on.
 RESERVED_FILES = 128
+
+
+Arguments = ParamSpec("Arguments")
+Returned = TypeVar("Returned")
 
 
 class _ThreadRunner:
@@ -113,6 +115,20 @@ class InlineRunner:
         except OSError as error:
             future.set_exception(error)
         return future
+
+
+def gated(
+    method: Callable[Concatenate[MessageStore, Arguments], Returned],
+) -> Callable[Concatenate[MessageStore, Arguments], Returned]:
+    """Close the append batch before a method of the store runs. Methods without this read only committed bytes or
+    dispatched messages, which an open batch does not change."""
+
+    @functools.wraps(method)
+    def closed_first(store: MessageStore, /, *arguments: Arguments.args, **named: Arguments.kwargs) -> Returned:
+        store.close_batch()
+        return method(store, *arguments, **named)
+
+    return closed_first
 
 
 class MessageStore(StoreReader):
@@ -175,12 +191,12 @@ class MessageStore(StoreReader):
         self._found_below = 0
         #: How many topics were removed: their files get names of their own until they are gone.
         self._removals = 0
-        self._open_run = OpenRun(
-            self.log, self.queues, self.marks, self.flusher, self.clock, self.fence, self._grew, self._end_run,
-            syncs=config.flush.sync,
+        self._batch = AppendBatch(
+            self.log, self.queues, self.marks, self.flusher, self.clock, self.fence, self._grew, self._may_append,
+            self._batch_is_due, is_sync=config.flush.sync,
         )  # fmt: skip
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._timing = DispatchTiming(self.marks, self._dispatch_now, lambda: self._open_run.linger_s)
+        self._timing = DispatchTiming(self.marks, self._dispatch_now, lambda: self._batch.open_s)
         #: Readers may see more than when it was cleared last.
         self._more_is_visible = asyncio.Event()
         self._follow_marks()
@@ -275,8 +291,8 @@ class MessageStore(StoreReader):
         if not self._is_open:
             self._close_files()
             return
-        with contextlib.suppress(StoreFenced):  # it is said in the log, and to all who wait
-            self.close_run()
+        with contextlib.suppress(StoreFenced):  # it is logged, and the marks have failed
+            self.close_batch()
         self.check_presence()
         self._is_open = False
         try:
@@ -349,12 +365,12 @@ class MessageStore(StoreReader):
 
     # --- appending ---------------------------------------------------------------------------------------------------
 
+    @gated
     def append(self, drafts: list[Draft]) -> list[AppendedAt]:
         """Append messages in order; where each of them is. They are in the log, not yet durable.
 
         Raises IllegalMessage (nothing is appended), DiskFull (its `receipts` say what was), StoreFenced, StoreClosed.
         """
-        self.close_run()
         self._check_writable()
         started, faults = self.clock.monotonic(), platform.page_faults()
         self.log.check(drafts)
@@ -377,9 +393,9 @@ class MessageStore(StoreReader):
             self._append_unfaulted_seconds.record(seconds)
         return receipts
 
+    @gated
     def append_together(self, drafts: list[Draft]) -> list[AppendedAt]:
         """The same, all of them or none: a few, that are small beside a segment."""
-        self.close_run()
         self._check_writable()
         for draft in drafts:
             if queue_key(draft.topic, draft.queue_id) not in self.queues.cursors:
@@ -389,14 +405,15 @@ class MessageStore(StoreReader):
 
     # --- copying another log -----------------------------------------------------------------------------------------
 
+    @gated
     def follow(self) -> None:
         """From now on the log grows by `append_copy` alone: it is a copy of another one.
 
         A copy may begin anywhere in the other log, and so may its queues.
         """
-        self.close_run()
         self.dispatcher.recovering = True
 
+    @gated
     def lead(self) -> None:
         """From now on the log grows by messages again: each goes behind the last of its queue.
 
@@ -409,6 +426,7 @@ class MessageStore(StoreReader):
         for queue in self.queues:
             queue.cursor.next_append = queue.max_offset
 
+    @gated
     def start_copy_at(self, position: int) -> None:
         """An empty log is to begin where the other one does. Raises OSError."""
         assert position % self.config.segment_bytes == 0, f"no segment begins at {position}"
@@ -420,6 +438,7 @@ class MessageStore(StoreReader):
                 mark.value = position  # it has never shown a byte
             mark.advance(position)  # also for those of a running store who wait for what comes
 
+    @gated
     def append_copy(self, data: memoryview, records: int, last_timestamp_ms: int) -> None:
         """Append whole records of another log, bytes that were checked, for the position where this one ends.
 
@@ -437,8 +456,8 @@ class MessageStore(StoreReader):
 
     @property
     def copyable(self) -> Watermark:
-        """Everything below is in the log's files, for those who copy them. What a run wrote is there at the end of the
-        loop's turn, a moment before readers are shown it."""
+        """Everything below is in the log's files, for replicas. The messages of a committed batch are there before
+        readers see them."""
         return self.marks.appended if self._transient is None else self.marks.written
 
     def log_bytes(self, position: int, most: int) -> memoryview:
@@ -452,46 +471,33 @@ class MessageStore(StoreReader):
         at = position - segment.base
         return segment.buffer[at : min(at + most, segment.size, end - segment.base)]
 
-    def open_run(self, run: LogRun, *, lingers: bool = False, settles: bool = False) -> bool:
-        """Let a compiled loop append, message by message; False when only `append` can tell what is the matter.
+    # --- the append batch --------------------------------------------------------------------------------------------
 
-        `close_run` follows at the end of the loop's turn; if it `lingers`, some turns later: whoever lets it calls
-        `begin_turn` and `end_turn` in each of them. A sync, a reader or an `append` in between close it first.
+    def batch(self) -> AppendBatch:
+        """Return the append batch. Open it to append messages one by one; see `append_batch`."""
+        return self._batch
 
-        `settles`: it may write by itself what it gathered, and under sync flush wait for the disk where that is fast;
-        it acknowledges what is there.
-        """
-        if (
-            self._fenced is not None
-            or not self._is_open
-            or self.cleaner.refusal is not None
-            or self._blocked is not None
-        ):
-            return False
-        return self._open_run.open(run, self._loop, lingers=lingers, settles=settles)
-
-    def begin_turn(self) -> None:
-        """A turn of the loop begins, and a run may be open."""
-        self._open_run.begin_turn()
+    def _may_append(self) -> bool:
+        return self._fenced is None and self._is_open and self.cleaner.refusal is None and self._blocked is None
 
     def end_turn(self) -> None:
-        """What a run wrote is in the log, but for what waits for a sync. The run stays open, unless somebody waits for
-        one of its messages. Raises StoreFenced."""
-        if not self._open_run.end_turn():
+        """Commit the append batch at the end of a turn of the loop; close it if a long poll waits for one of its
+        messages. Raises StoreFenced."""
+        if not self._batch.end_turn():
             self.catch_up()
 
-    def close_run(self) -> None:
-        """Take over what the loop wrote. Nothing happens when none is open. Raises StoreFenced."""
-        self._open_run.close()
+    def close_batch(self) -> None:
+        """The gate: close the append batch if it is open. Raises StoreFenced."""
+        self._batch.close()
 
+    def _batch_is_due(self) -> None:
+        self.close_batch()
+        self._timing.batch_closed()
+
+    @gated
     def catch_up(self) -> None:
-        """Put everything that was appended in this turn where readers see it, for whoever asks in the same turn."""
-        self.close_run()
+        """Dispatch everything that was appended in this turn, for a reader that asks in the same turn."""
         self._timing.if_due()
-
-    def _end_run(self) -> None:
-        self.close_run()
-        self._timing.run_ended()
 
     def _add_queue(self, draft: Draft) -> None:
         """A queue's first file is there before its first message is in the log. Raises DiskFull."""
@@ -552,9 +558,9 @@ class MessageStore(StoreReader):
         self._timing.synced_moved()
         self._more_is_visible.set()
 
+    @gated
     def commit_gathered(self) -> None:
-        """Take over what a run wrote; with the transient pool, bring what was gathered into the page cache too."""
-        self.close_run()
+        """With the transient pool: write the gathered bytes to the log's file."""
         if self._transient is None:
             return
         try:
@@ -568,7 +574,7 @@ class MessageStore(StoreReader):
     def fence(self, error: BaseException) -> StoreFenced:
         """A write was not confirmed: from here on nothing is acknowledged."""
         with contextlib.suppress(StoreFenced):
-            self.close_run()
+            self.close_batch()
         if self._fenced is None:
             self._fenced = error
             log.critical("%s", StoreFenced(error))
@@ -584,9 +590,9 @@ class MessageStore(StoreReader):
                 self.disk.abandon()  # the directory of this name may be another process's
                 self.fence(gone)
 
+    @gated
     def flush(self) -> None:
         """Make everything that was appended durable, now, on this thread. Raises StoreFenced."""
-        self.close_run()
         self._check_unfenced()
         self._check_open()
         self.flusher.sync_now()
@@ -608,9 +614,9 @@ class MessageStore(StoreReader):
 
     # --- what runs beside --------------------------------------------------------------------------------------------
 
+    @gated
     def dispatch(self) -> None:
         """Bring queues and index up to date, now. Raises DiskFull when there is no room for them."""
-        self.close_run()
         self._check_open()
         self.commit_gathered()
         if not self._try_dispatch():
@@ -652,6 +658,7 @@ class MessageStore(StoreReader):
         """
         self._loop = asyncio.get_running_loop()
         self._timing.start(self._loop)
+        self._batch.runs_on(self._loop)
         try:
             if not self._is_open:
                 opening = asyncio.to_thread(self.open, truncate_at=truncate_at, hold_back=hold_back)
@@ -682,6 +689,7 @@ class MessageStore(StoreReader):
                     await asyncio.gather(*tasks, return_exceptions=True)
         finally:
             self._timing.stop()
+            self._batch.runs_on(None)
             self._loop = None
             self.close()
         self._check_unfenced()
@@ -801,12 +809,14 @@ class MessageStore(StoreReader):
             await self.marks.synced.wait(end)
         await self.points.carry_out_beside(self.points.plan(), None)
 
+    @gated
     def save_recover_point(self) -> None:
         """Sync the queues and note how far everything is, where nothing does so beside. Raises OSError, StoreFenced."""
         self._check_open()
         assert not self.points.lock.locked(), "a recover point is being written beside"
         self.points.save()
 
+    @gated
     def clean(self) -> None:
         """Remove what is too old, and decide whether messages are refused, where nothing does so beside. A full disk is
         no error here."""

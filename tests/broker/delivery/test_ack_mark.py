@@ -46,7 +46,7 @@ class Scene:
 
     def append(self) -> AppendedAt:
         (receipt,) = self.writer.append([Draft(b"orders", 0, b"a message")])
-        self.store.close_run()
+        self.store.close_batch()
         return receipt
 
     def now_ms(self) -> int:

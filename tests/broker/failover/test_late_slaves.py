@@ -15,7 +15,7 @@ from broker.requests import test_send_back
 from broker.support import numbered_scene, transaction_scene
 from broker.support.transaction_scene import COMMIT, HALVES, ROLL_BACK
 from net.fakes import until as until_ever
-from pyromq.broker import fast_sends
+from pyromq import accelerated
 from pyromq.broker.delivery import delays as delays_module
 from pyromq.clock import ManualClock, SystemClock
 from pyromq.config import ReplicationConfig, TransactionConfig
@@ -24,6 +24,8 @@ from pyromq.replication.followers import Followers
 from pyromq.replication.identity import Identity
 from pyromq.wire.codes import ResponseCode
 from pyromq.wire.frames import decode_frames
+
+ACCELERATED = accelerated.load("broker")
 
 #: It acknowledges with one slave, and takes and shows messages without.
 ALONE: dict[str, Any] = {"role": "SYNC_MASTER", "replication": ReplicationConfig(timeout_ms=20, visibility="immediate")}
@@ -179,27 +181,24 @@ def test_a_numbered_message_that_was_refused_has_no_number_yet() -> None:
 # --- the fast way ----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=["readable", "chosen"])
-def _form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "readable":
-        monkeypatch.setattr(fast_sends, "CHOSEN", fast_sends.READABLE)
+accelerated = pytest.mark.skipif(ACCELERATED is None, reason="there is no compiled module")
 
 
-@pytest.mark.usefixtures("_form")
+@accelerated
 def test_held_answers_leave_with_the_report_that_covers_them() -> None:
     scene = test_fast_sends.Scene(**ALONE)
     slave_joins(scene.parts)
     connection = test_fast_sends.FakeConnection()
     data = test_fast_sends.frame(test_fast_sends.PLAIN)
     assert scene.fast.take(memoryview(data), 0, connection) == len(data)  # type: ignore[arg-type]
-    scene.parts.store.close_run()
+    scene.parts.store.close_batch()
     assert (connection.out, scene.fast.held_sends) == (b"", 1)
     slave_joins(scene.parts)
     (answer,) = decode_frames(connection.out)
     assert (answer.code, scene.fast.held_sends) == (ResponseCode.SUCCESS, 0)
 
 
-@pytest.mark.usefixtures("_form")
+@accelerated
 @pytest.mark.parametrize("leaves", [True, False])
 def test_held_answers_that_waited_too_long_keep_their_receipt_and_get_another_code(leaves: bool) -> None:
     scene = test_fast_sends.Scene(**ALONE, clock=SystemClock())
@@ -207,7 +206,7 @@ def test_held_answers_that_waited_too_long_keep_their_receipt_and_get_another_co
     connection = test_fast_sends.FakeConnection()
     data = b"".join(test_fast_sends.frame(test_fast_sends.PLAIN, opaque=number) for number in range(3))
     scene.fast.take(memoryview(data), 0, connection)  # type: ignore[arg-type]
-    scene.parts.store.close_run()
+    scene.parts.store.close_batch()
     if leaves:
         scene.parts.ack_mark.followers_changed(Followers())
 
@@ -227,13 +226,14 @@ def test_held_answers_that_waited_too_long_keep_their_receipt_and_get_another_co
     assert len(list(decode_frames(connection.out))) == 3
 
 
-@pytest.mark.usefixtures("_form")
+@accelerated
 def test_without_a_slave_sends_go_the_ordinary_way_which_says_so() -> None:
     scene = test_fast_sends.Scene(**ALONE)
     cast(ManualClock, scene.parts.clock).advance(scene.parts.ack_mark.timeout_s)  # none is about to come any more
     assert scene.fast_way(test_fast_sends.frame(test_fast_sends.PLAIN)) == (0, b"")
 
 
+@accelerated
 def test_a_draft_is_stored_although_nobody_else_has_it() -> None:
     scene = test_fast_sends.Scene(**ALONE)
     end = scene.parts.store.marks.appended.value

@@ -25,7 +25,7 @@ from pyromq.errors import ConfigError, SendError, SendUnknown
 from pyromq.nameserver.assembly import NameServer
 from pyromq.net.client import Client
 from pyromq.records.message_id import decode_message_id
-from pyromq.store.log import open_run
+from pyromq.store.log import append_batch
 from pyromq.testing.brokers.ports import free_broker_port
 from pyromq.wire.codes import ResponseCode
 from pyromq.wire.command import Command
@@ -177,7 +177,7 @@ def test_a_slave_has_the_log_the_queues_and_the_tables_of_its_master(tmp_path: P
 def test_a_slave_gets_what_a_turn_wrote_while_the_log_of_its_master_stays_open_for_more(
     role: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(open_run, "LINGER_SECONDS", 3600.0)
+    monkeypatch.setattr(append_batch, "MIN_OPEN_SECONDS", 3600.0)
 
     async def story(pair: Pair) -> None:
         master, was_open = pair.master.store, []

@@ -368,7 +368,7 @@ TestNumberedMachine.settings = settings(max_examples=40, stateful_step_count=30,
 def copied(master: Scene, slave: Parts) -> None:
     """The slave's log becomes its master's."""
     store = master.parts.store
-    store.close_run()
+    store.close_batch()
     start, end = slave.store.log.end, store.log.end
     slave.store.append_copy(store.log_bytes(start, end - start), 1, 1)
 

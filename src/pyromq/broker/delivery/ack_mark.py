@@ -258,11 +258,6 @@ class AckMark:
     def waits_for_replicas(self) -> bool:
         return self.rule is not None
 
-    @property
-    def has_followers(self) -> bool:
-        """Whether a replica is connected, waited for or not."""
-        return len(self._followers) > 0
-
     def check_in_sync(self) -> None:
         """Count the replicas in sync, and advance the marks. A silent replica leaves no event, so count regularly."""
         if self.rule is None:

@@ -331,7 +331,7 @@ class LeadingProcessor:
         """At once: another one leads, and whatever we take from now on would be lost."""
         why = f"{other.address} leads with epoch {other.told.newest}: messages go there"
         self._ack_mark.refuse(why)
-        self._store.close_run()
+        self._store.close_batch()
         self._ack_mark.fail_replication(NotNow(why))
         await self._forget_progress()
         await self._fencing.note_standing_down(other)
@@ -365,7 +365,7 @@ class LeadingProcessor:
         await self._until_it_has(to, NEARLY_BYTES, until)
         self._ack_mark.refuse(f"this broker hands over to {to}: messages go there in a moment")
         try:
-            self._store.close_run()
+            self._store.close_batch()
             told = await self._until_it_has(to, 0, until)
             await self._until_answered(until)
             await self._delays_confirmed()  # the slave asks how far they are

@@ -25,8 +25,6 @@ from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.log.segmented_file import Segment
 from pyromq.store.watermarks import Watermarks
 
-#: The loop waits for the disk by itself as long as no sync takes longer than this. Slower ones have a thread.
-SYNC_HERE_SECONDS = 0.001
 #: So many turns of the loop without a new message: nobody else is about to send.
 QUIET_TURNS = 3
 
@@ -79,27 +77,6 @@ class Flusher:
         unsynced = self._marks.appended.value - self._marks.synced.value
         if unsynced >= (1 if self._config.sync else self._config.amount_bytes):
             self._wake.set()
-
-    def may_sync_here(self, position: int) -> bool:
-        """May the loop itself sync what comes behind a position: is all before it on the disk, and the disk fast?
-
-        While a thread syncs it may not: the system tells of a failure once, and would tell the thread.
-        """
-        return (
-            self._config.inline_sync
-            and self._thread is not None
-            and self._thread.is_idle
-            and self._failure is None
-            and self._last_seconds <= SYNC_HERE_SECONDS
-            and self._marks.synced.value == position
-        )
-
-    def synced_here(self, position: int, count: int, seconds: float) -> None:
-        """The loop did, so many times, in this time altogether."""
-        self._last_seconds = seconds / max(count, 1)
-        self._seconds.record(self._last_seconds, count)
-        self._reached(_Pending(position, self._log.last_timestamp_ms, []))
-        self._last_bytes //= max(count, 1)
 
     def sync_now(self) -> None:
         """Sync everything that is appended, on this thread. Raises StoreFenced."""

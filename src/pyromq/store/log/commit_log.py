@@ -12,7 +12,7 @@ One writer, no locks: only the thread that owns the store may call this.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pyromq import accelerated
 from pyromq.config import StoreConfig
@@ -22,14 +22,9 @@ from pyromq.model.ids import LogPosition
 from pyromq.model.message import AppendedAt, Draft
 from pyromq.records import layout, record
 from pyromq.store.log.allocator import Allocator
-from pyromq.store.log.fresh_records import FreshRecords, Stretch
-from pyromq.store.log.log_run import ReadableLogRun
 from pyromq.store.log.segmented_file import Segment, SegmentedFile
 from pyromq.store.log.transient_pool import TransientPool
 from pyromq.store.queues.queue_cursor import QueueCursor, append_drafts, append_drafts_readable, queue_key
-
-if TYPE_CHECKING:
-    from pyromq.store._kernel import LogRun
 
 ACCELERATED = accelerated.load("store")
 
@@ -47,8 +42,45 @@ else:
 #: More than everything in a record but its body, and the blank behind it, can ever need.
 _MOST_AROUND_BODY = 34_000
 
-#: As much as a run may write before it is taken over: what all connections send in one turn of the loop, and more.
-GATHER_BYTES = 4 << 20
+#: Memory of an append batch: more than all connections send in one turn of the loop.
+BATCH_BYTES = 4 << 20
+
+
+class BatchWriter(Protocol):
+    """Appends messages to memory one by one, as `record.encode` would encode them, and counts their queues' offsets.
+
+    A message that it does not append, for lack of room or because it needs a decision, changes nothing.
+    """
+
+    #: Position in the log of the memory's first byte, and the bytes that it has appended from there on.
+    @property
+    def base(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
+
+    #: Messages since `open`.
+    @property
+    def count(self) -> int: ...
+
+    #: Store time of the next message.
+    @property
+    def now_ms(self) -> int: ...
+
+    #: A long poll waits for one of the messages.
+    @property
+    def is_awaited(self) -> bool: ...
+
+    def open(
+        self, view: memoryview, base: int, offset: int, now_ms: int, with_crc: bool, max_body: int,
+        cursors: dict[bytes, Any], /,
+    ) -> None: ...  # fmt: skip
+
+    def renew(self, now_ms: int, /) -> None: ...
+
+    def go_on(self, room: int, /) -> None:
+        """Begin again at the memory's start: everything before is in the log, which has `room` bytes left."""
+
+    def close(self) -> None: ...
 
 
 class CommitLog:
@@ -65,13 +97,11 @@ class CommitLog:
         self._pool = pool
         self._current: Segment | None = None
         self._buffer = memoryview(b"")
-        self._run: LogRun | ReadableLogRun | None = None
-        #: What a run writes goes from here to the page cache: one call for many messages costs less than to touch the
-        #: mapped pages, each for the first time and after each sync again.
-        self._gathered = memoryview(bytearray(GATHER_BYTES if pool is None else 0))
+        self._writer: BatchWriter | None = None
+        #: Memory of an append batch. One write for many messages costs less than to touch the mapped pages: each faults
+        #: once, and again after each sync.
+        self._batch_memory = memoryview(b"")
         self.files = files
-        #: What was written in a run and is still to be dispatched.
-        self.fresh = FreshRecords()
         #: Behind the last appended byte.
         self.end = LogPosition(0)
         #: Store time of the last record: never goes back, so that a queue can be searched by time.
@@ -156,71 +186,56 @@ class CommitLog:
                 self._roll()
         return taken
 
-    def open_run(self, run: LogRun | ReadableLogRun, cursors: dict[bytes, Any], now_ms: int) -> bool:
-        """Let a loop write messages for where the log ends; False when there is no segment yet."""
+    def begin_batch(self, writer: BatchWriter, cursors: dict[bytes, Any], now_ms: int) -> bool:
+        """Let a writer append messages to memory for the end of the log; False if there is no segment yet."""
         segment = self._current
         if segment is None:
             return False
+        if self._pool is None and not self._batch_memory:
+            self._batch_memory = memoryview(bytearray(BATCH_BYTES))
         self.last_timestamp_ms = max(now_ms, self.last_timestamp_ms)
         offset = self.end - segment.base
-        view = self._gathered[: segment.size - offset] if self._pool is None else self._buffer[offset:]
-        run.open(view, self.end, 0, now_ms, self._with_crc, self._max_body, cursors)
-        run.renew(now_ms, self.last_timestamp_ms)
-        self._run = run
+        view = self._batch_memory[: segment.size - offset] if self._pool is None else self._buffer[offset:]
+        writer.open(view, self.end, 0, self.last_timestamp_ms, self._with_crc, self._max_body, cursors)
+        self._writer = writer
         return True
 
-    def renew_run(self, run: LogRun | ReadableLogRun, now_ms: int) -> None:
-        """Time goes on while it is open."""
-        self.last_timestamp_ms = max(now_ms, run.now_ms, self.last_timestamp_ms)
-        run.renew(now_ms, self.last_timestamp_ms)
-
-    def let_settle(self, run: LogRun | ReadableLogRun, *, syncs: bool) -> None:
-        """Let the loop bring what it wrote into the page cache by itself, and to the disk if `syncs`, where it can."""
-        segment = self._current
-        if segment is not None and self._pool is None and not isinstance(run, ReadableLogRun):
-            # A page that was synced would have to be made writable again for each message.
-            mapped = None if syncs else segment.buffer
-            run.settle_in(segment.file.sync_descriptor(), segment.base, segment.end, syncs, mapped)
+    def renew_batch(self, writer: BatchWriter, now_ms: int) -> None:
+        """Set the store time of the messages that follow. It never goes back."""
+        self.last_timestamp_ms = max(now_ms, self.last_timestamp_ms)
+        writer.renew(self.last_timestamp_ms)
 
     @property
     def written_to(self) -> int:
-        """Behind the last byte, with those of a run that is open."""
-        run = self._run
-        return self.end if run is None else run.base + run.offset
+        """Return the position after the last message, those of an open batch included."""
+        writer = self._writer
+        return self.end if writer is None else writer.base + writer.offset
 
-    def take_settled(self, run: LogRun | ReadableLogRun) -> None:
-        """The log ends behind what the loop brought into the page cache by itself."""
-        self.end = LogPosition(max(self.end, run.base))
-        self.last_timestamp_ms = max(run.now_ms, self.last_timestamp_ms)
-
-    def commit_run(self, run: LogRun | ReadableLogRun) -> None:
-        """Bring what the loop wrote into the page cache, behind which the log ends. Raises OSError: close it then."""
-        segment, start, end = self._current, self.end, run.base + run.offset
+    def commit_batch(self, writer: BatchWriter) -> None:
+        """Write the messages of a batch to the log's file. Raises OSError: drop the batch then."""
+        segment, end = self._current, self.written_to
         assert segment is not None
-        if end == start:
+        if end == self.end:
             return
-        self.last_timestamp_ms = max(run.now_ms, self.last_timestamp_ms)  # it may have seen time go on
-        if self._pool is None and run.offset:
-            segment.file.write_at(run.base - segment.base, self._gathered[: run.offset])
-        if isinstance(run, ReadableLogRun):
-            self.fresh.add(Stretch(start, end, run.records))
+        if self._pool is None:
+            segment.file.write_at(writer.base - segment.base, self._batch_memory[: writer.offset])
         self.end = LogPosition(end)
         if self._pool is None:
-            run.go_on(segment.end - end)
+            writer.go_on(segment.end - end)
 
-    def close_run(self, run: LogRun | ReadableLogRun) -> None:
-        """The same, and nothing more is written. Raises OSError."""
+    def end_batch(self, writer: BatchWriter) -> None:
+        """Commit a batch, and take no more of its writer. Raises OSError."""
         try:
-            self.commit_run(run)
+            self.commit_batch(writer)
         finally:
-            self.drop_run(run)
+            self.drop_batch(writer)
         assert self._current is not None
         self._allocator.look_ahead(self._current, self.end - self._current.base, warms=False)
 
-    def drop_run(self, run: LogRun | ReadableLogRun) -> None:
-        """Nothing more is written, and what was not taken over is lost."""
-        run.close()
-        self._run = None
+    def drop_batch(self, writer: BatchWriter) -> None:
+        """Take no more of a batch's writer; its uncommitted messages are lost."""
+        writer.close()
+        self._writer = None
 
     def append_copy(self, data: memoryview, last_timestamp_ms: int) -> None:
         """Append bytes of another log as they are: whole records, checked before, and what ends its segments.

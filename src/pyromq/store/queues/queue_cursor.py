@@ -7,7 +7,7 @@ A queue entry is 20 bytes: position of the record (8), its size (4), tag code (8
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyromq import accelerated
@@ -15,7 +15,7 @@ from pyromq.model.ids import LogPosition, QueueOffset
 from pyromq.model.message import AppendedAt, Draft
 from pyromq.records import layout, record
 from pyromq.records.java_hash import tag_code
-from pyromq.records.plain import PlainRecord, plain_records
+from pyromq.records.plain import plain_records
 
 ACCELERATED = accelerated.load("store")
 
@@ -120,15 +120,8 @@ def dispatch_readable(
 
     `Dispatcher.dispatch_one` is the definition, and knows all the cases.
     """
-    return dispatch_records(plain_records(buffer, start, end), start, cursors)
-
-
-def dispatch_records(
-    records: Sequence[PlainRecord], start: int, cursors: Mapping[bytes, ReadableQueueCursor]
-) -> Dispatched:
-    """The same for records that were read already, or never had to be. The first of them is at `start`."""
     at, taken, stored_ms = start, 0, 0
-    for position, size, key, queue_offset, timestamp_ms, topic, (tag, _, _) in records:
+    for position, size, key, queue_offset, timestamp_ms, topic, (tag, _, _) in plain_records(buffer, start, end):
         cursor = cursors.get(key)
         if cursor is None or cursor.next_dispatch != queue_offset or queue_offset >= cursor.limit:
             break

@@ -15,7 +15,7 @@ from pyromq.model.names import TOOLS_GROUP
 from pyromq.model.queue import MessageQueue
 from pyromq.model.topic import Permission
 from pyromq.net.address import MAX_PORT, shown_address
-from pyromq.records.layout import HEAD
+from pyromq.records import layout
 from pyromq.records.message_id import decode_message_id
 from pyromq.wire.codes import ResponseCode
 from pyromq.wire.requests.client import GetMaxOffset, GetMinOffset, PullMessage, QueryMessage, SearchOffset, ViewMessage
@@ -225,7 +225,7 @@ def records_of(body: bytes, broker_name: str) -> list[ReceivedMessage]:
     messages = split_records(body, MessageQueue("", broker_name, 0))
     at = 0
     for message in messages:
-        message.queue = MessageQueue(message.topic, broker_name, HEAD.unpack_from(body, at)[3])
+        message.queue = MessageQueue(message.topic, broker_name, layout.queue_id_of(body, at))
         at += message.size
     return messages
 

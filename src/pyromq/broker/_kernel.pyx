@@ -20,15 +20,12 @@ from posix.uio cimport iovec
 
 from pyromq.net._kernel cimport Inlet, Shortcut, nanoseconds
 from pyromq.records._kernel cimport RawDraft, get32, put32
+from pyromq.records.layout cimport FLAG_INNER_BATCH, FLAG_TRANSACTION_MASK, HOST_V4, MAX_PROPERTIES
 from pyromq.store._kernel cimport BatchWriter, QueueCursor, QueueView, gather, measure, spread
 from pyromq.wire._kernel cimport PullHeader, SendHeader, read_pull, read_send, unescape
 
 cdef enum:
     ONE_WAY = 2
-    TRANSACTION_MASK = 12
-    INNER_BATCH = 128
-    # Properties have at most this many bytes; the broker's own come to them.
-    MAX_PROPERTIES = 32767
     MAX_UNIQUE_KEY = 256
     # More than everything in an answer but its texts.
     ANSWER_BYTES = 2048
@@ -246,7 +243,7 @@ cdef class SendLoop(Shortcut):
         self.stamp = stamp
         self.plain_answer = tuple(plain_answer)
         self.keyed_answer = tuple(keyed_answer)
-        if (len(self.plain_answer) != 5 or len(self.keyed_answer) != 6 or len(store_host) != 8
+        if (len(self.plain_answer) != 5 or len(self.keyed_answer) != 6 or len(store_host) != HOST_V4
                 or len(stamp) > 1000 or sum(map(len, self.keyed_answer)) > ANSWER_BYTES - MAX_UNIQUE_KEY - 128):
             raise ValueError("not for the fast path")
         self.id_prefix = store_host.hex().upper().encode()
@@ -290,12 +287,12 @@ cdef class SendLoop(Shortcut):
         cdef Seen seen
         self.out_size = 0
         self.answer_count = 0
-        if len(born_host) != 8:
+        if len(born_host) != HOST_V4:
             return at
         raw.born_host = born_host
-        raw.born_size = 8
+        raw.born_size = HOST_V4
         raw.store_host = self.store_host
-        raw.store_size = 8
+        raw.store_size = HOST_V4
         raw.prepared_position = 0
         while end - at >= 8 and put < limit:
             frame = data + at
@@ -325,7 +322,7 @@ cdef class SendLoop(Shortcut):
         cdef long long position
         if header.batch or header.flags & ~ONE_WAY or header.reconsume_times < 0:
             return -1
-        if header.storage_flags < 0 or header.storage_flags & INNER_BATCH:
+        if header.storage_flags < 0 or header.storage_flags & FLAG_INNER_BATCH:
             return -1
         if header.born_timestamp_ms < 0 or header.properties_size > MAX_PROPERTIES or header.topic_size < 2:
             return -1
@@ -352,7 +349,7 @@ cdef class SendLoop(Shortcut):
         raw.properties = self.properties
         raw.properties_size = size
         raw.queue_id = header.queue_id
-        raw.flags = (header.storage_flags & ~TRANSACTION_MASK) | topic.flags
+        raw.flags = (header.storage_flags & ~FLAG_TRANSACTION_MASK) | topic.flags
         raw.user_flag = header.user_flag
         raw.reconsume_times = header.reconsume_times
         raw.born_timestamp_ms = header.born_timestamp_ms

@@ -16,6 +16,7 @@ from pyromq.model.ids import LogPosition
 from pyromq.model.names import is_retry_topic
 from pyromq.model.queue import MessageQueue
 from pyromq.net.address import shown_address
+from pyromq.records import layout
 from pyromq.records import property_names as names
 from pyromq.records.java_hash import java_text
 from pyromq.records.layout import FLAG_BORN_HOST_V6, FLAG_COMPRESSED, FLAG_STORE_HOST_V6, HEAD, STORED_AT, TAIL
@@ -223,8 +224,8 @@ def _born_host(message: ReceivedMessage) -> str:
     return shown_address(str(ipaddress.ip_address(host[:-4])), int.from_bytes(host[-4:], "big"))
 
 
-def _head(index: int) -> Callable[[ReceivedMessage], Any]:
-    return lambda message: HEAD.unpack_from(message._data, message._start)[index]
+def _head(field: Callable[[bytes, int], int]) -> Callable[[ReceivedMessage], Any]:
+    return lambda message: field(message._data, message._start)
 
 
 def _stored_at(message: ReceivedMessage) -> float:
@@ -243,10 +244,10 @@ _DECODERS: dict[str, Callable[[ReceivedMessage], Any]] = {
     "delay_level": lambda message: _number(message, names.DELAY_LEVEL) or 0,
     "deliver_at": _deliver_at,
     "deliver_after": _deliver_after,
-    "user_flag": _head(4),
-    "position": _head(6),
-    "storage_flags": _head(7),
-    "born_at": lambda message: HEAD.unpack_from(message._data, message._start)[8] / 1000,
+    "user_flag": _head(layout.user_flag_of),
+    "position": _head(layout.position_of),
+    "storage_flags": _head(layout.storage_flags_of),
+    "born_at": lambda message: layout.born_timestamp_of(message._data, message._start) / 1000,
     "born_host": _born_host,
     "stored_at": _stored_at,
     "reconsume_times": lambda message: TAIL.unpack_from(message._data, message._spans.tail_at)[0],

@@ -8,17 +8,15 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.string cimport memchr, memcmp, memcpy
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 
+from pyromq.records.layout cimport (
+    BLANK_RESERVE, BODY_CRC_AT, BODY_SIZE_AT, BORN_HOST_AT, BORN_TIMESTAMP_AT, CRC_PROPERTY_SIZE, FLAG_BORN_HOST_V6,
+    FLAG_STORE_HOST_V6, HOST_V4, HOST_V6, MAGIC_AT, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MAX_PROPERTIES, MAX_TOPIC,
+    MAX_TOPIC_V1, POSITION_AT, PREPARED_POSITION_AT, PROPERTIES_LENGTH_SIZE, QUEUE_ID_AT, QUEUE_OFFSET_AT,
+    RECONSUME_TIMES_AT, SMALLEST_RECORD, STORAGE_FLAGS_AT, STORE_TIMESTAMP_SIZE, TAIL_SIZE, TOTAL_SIZE_AT, USER_FLAG_AT,
+)
+
 cdef enum:
-    MAGIC_V1 = 0xDAA320A7u
-    MAGIC_V2 = 0xDAA320ABu
-    MAGIC_BLANK = 0xCBD43194u
-    HEAD = 48
-    SMALLEST = 91
-    CRC_SIZE = 20
     CRC_LIKENESS = 16
-    MAX_PROPERTIES = 32767
-    BORN_V6 = 16
-    STORE_V6 = 32
     STOP_LIMIT = 0
     STOP_BLANK = 1
     STOP_EMPTY = 2
@@ -112,32 +110,33 @@ cdef void put64(unsigned char* at, long long value) noexcept nogil:
 cdef bint find_parts(const unsigned char* record, long long room, Parts* parts) noexcept nogil:
     """Follow the lengths; False when they do not add up within `room`."""
     cdef unsigned int magic
-    cdef int length_size
+    cdef int length_size, tail
     cdef long long size, at
-    if room < SMALLEST:
+    if room < SMALLEST_RECORD:
         return False
-    size = get32(record)
-    magic = get32(record + 4)
-    if (magic != MAGIC_V1 and magic != MAGIC_V2) or size < SMALLEST or size > room or size > 0x7FFFFFFF:
+    size = get32(record + TOTAL_SIZE_AT)
+    magic = get32(record + MAGIC_AT)
+    if (magic != MAGIC_V1 and magic != MAGIC_V2) or size < SMALLEST_RECORD or size > room or size > 0x7FFFFFFF:
         return False
     parts.size = <int>size
-    parts.flags = <int>get32(record + 36)
-    parts.stored_at = HEAD + (20 if parts.flags & BORN_V6 else 8)
-    parts.body = parts.stored_at + 8 + (20 if parts.flags & STORE_V6 else 8) + 16
+    parts.flags = <int>get32(record + STORAGE_FLAGS_AT)
+    parts.stored_at = BORN_HOST_AT + (HOST_V6 if parts.flags & FLAG_BORN_HOST_V6 else HOST_V4)
+    tail = parts.stored_at + STORE_TIMESTAMP_SIZE + (HOST_V6 if parts.flags & FLAG_STORE_HOST_V6 else HOST_V4)
+    parts.body = tail + TAIL_SIZE
     length_size = 1 if magic == MAGIC_V1 else 2
-    if parts.body + length_size + 2 > size:
+    if parts.body + length_size + PROPERTIES_LENGTH_SIZE > size:
         return False
-    parts.body_size = <int>get32(record + parts.body - 4)
+    parts.body_size = <int>get32(record + tail + BODY_SIZE_AT)
     at = <long long>parts.body + parts.body_size
-    if parts.body_size < 0 or at + length_size + 2 > size:
+    if parts.body_size < 0 or at + length_size + PROPERTIES_LENGTH_SIZE > size:
         return False
     parts.topic_size = record[at] if length_size == 1 else (record[at] << 8) | record[at + 1]
     parts.topic = <int>at + length_size
     at = <long long>parts.topic + parts.topic_size
-    if parts.topic_size == 0 or at + 2 > size:
+    if parts.topic_size == 0 or at + PROPERTIES_LENGTH_SIZE > size:
         return False
     parts.properties_size = (record[at] << 8) | record[at + 1]
-    parts.properties = <int>at + 2
+    parts.properties = <int>at + PROPERTIES_LENGTH_SIZE
     return <long long>parts.properties + parts.properties_size == size
 
 
@@ -155,32 +154,32 @@ cdef int crc_likeness(const unsigned char* tail, long long* crc) noexcept nogil:
 
 cdef bint crc_is_torn(const unsigned char* tail) noexcept nogil:
     """One side of a CRC property is there and the other is zeroes, or all of it is."""
-    cdef int i, first = 0, last = CRC_SIZE
-    while first < CRC_SIZE and tail[first] == 0:
+    cdef int i, first = 0, last = CRC_PROPERTY_SIZE
+    while first < CRC_PROPERTY_SIZE and tail[first] == 0:
         first += 1
     while last > first and tail[last - 1] == 0:
         last -= 1
-    if first == 0 and last == CRC_SIZE:
+    if first == 0 and last == CRC_PROPERTY_SIZE:
         return False
     for i in range(first, last):
         if not (tail[i] == CRC_NAME[i] if i < 9 else 48 <= tail[i] <= 57 if i < 19 else tail[i] == 2):
             return False
-    return first == 0 or last == CRC_SIZE or first == last
+    return first == 0 or last == CRC_PROPERTY_SIZE or first == last
 
 
 cdef bint crc_is_right(const unsigned char* record, Parts* parts) noexcept nogil:
     """The record's own CRC where it carries one, else its body's."""
     cdef int alike
     cdef long long expected
-    if parts.properties_size >= CRC_SIZE:
-        alike = crc_likeness(record + parts.size - CRC_SIZE, &expected)
-        if alike == CRC_SIZE:
-            return crc32(record, parts.size - CRC_SIZE) == expected
+    if parts.properties_size >= CRC_PROPERTY_SIZE:
+        alike = crc_likeness(record + parts.size - CRC_PROPERTY_SIZE, &expected)
+        if alike == CRC_PROPERTY_SIZE:
+            return crc32(record, parts.size - CRC_PROPERTY_SIZE) == expected
         if alike >= CRC_LIKENESS:
             return False
-        if crc_is_torn(record + parts.size - CRC_SIZE):
+        if crc_is_torn(record + parts.size - CRC_PROPERTY_SIZE):
             return False
-    return crc32(record + parts.body, parts.body_size) == get32(record + 8)
+    return crc32(record + parts.body, parts.body_size) == get32(record + BODY_CRC_AT)
 
 
 def scan(const unsigned char[::1] buffer, Py_ssize_t start, Py_ssize_t limit, long long base, bint check_crc):
@@ -200,7 +199,7 @@ def scan(const unsigned char[::1] buffer, Py_ssize_t start, Py_ssize_t limit, lo
             stop = before_record(data + at, limit - at)
             if stop >= 0:
                 break
-            if (not find_parts(data + at, limit - at, &parts) or get64(data + at + 28) != base + at
+            if (not find_parts(data + at, limit - at, &parts) or get64(data + at + POSITION_AT) != base + at
                     or (check_crc and not crc_is_right(data + at, &parts))):
                 stop = STOP_BAD
                 break
@@ -216,12 +215,12 @@ cdef int before_record(const unsigned char* at, Py_ssize_t room) noexcept nogil:
     cdef unsigned int magic
     if room == 0:
         return STOP_LIMIT
-    if room < 8:
+    if room < BLANK_RESERVE:
         for i in range(room):
             if at[i]:
                 return STOP_BAD
         return STOP_EMPTY
-    magic = get32(at + 4)
+    magic = get32(at + MAGIC_AT)
     if magic == MAGIC_BLANK:
         return STOP_BLANK
     return STOP_EMPTY if magic == 0 and get32(at) == 0 else -1
@@ -315,51 +314,52 @@ cdef int encode_raw(
         long long store_timestamp_ms, bint with_crc, int max_body) noexcept nogil:
     """The same for a draft whose parts are somewhere in memory. Nothing is written unless all of it is."""
     cdef bint add_separator = with_crc and raw.properties_size > 0 and raw.properties[raw.properties_size - 1] != 2
-    cdef Py_ssize_t properties_total = raw.properties_size + add_separator + (CRC_SIZE if with_crc else 0)
-    cdef bint long_topic = raw.topic_size > 127
+    cdef Py_ssize_t properties_total = raw.properties_size + add_separator + (CRC_PROPERTY_SIZE if with_crc else 0)
+    cdef bint long_topic = raw.topic_size > MAX_TOPIC_V1
     cdef int flags = raw.flags
     cdef long long size, unused
     cdef unsigned char* at
     cdef unsigned int crc
     cdef int i
-    if (raw.topic_size == 0 or raw.topic_size > 255 or raw.body_size > max_body or raw.queue_id < 0
-            or raw.properties_size > MAX_PROPERTIES - CRC_SIZE - 1
-            or (raw.born_size != 8 and raw.born_size != 20) or (raw.store_size != 8 and raw.store_size != 20)
+    if (raw.topic_size == 0 or raw.topic_size > MAX_TOPIC or raw.body_size > max_body or raw.queue_id < 0
+            or raw.properties_size > MAX_PROPERTIES - CRC_PROPERTY_SIZE - 1
+            or (raw.born_size != HOST_V4 and raw.born_size != HOST_V6)
+            or (raw.store_size != HOST_V4 and raw.store_size != HOST_V6)
             or has_crc_property(raw.properties, raw.properties_size)
-            or (not with_crc and raw.properties_size >= CRC_SIZE
-                and (crc_likeness(raw.properties + raw.properties_size - CRC_SIZE, &unused) >= CRC_LIKENESS
-                     or crc_is_torn(raw.properties + raw.properties_size - CRC_SIZE)))):
+            or (not with_crc and raw.properties_size >= CRC_PROPERTY_SIZE
+                and (crc_likeness(raw.properties + raw.properties_size - CRC_PROPERTY_SIZE, &unused) >= CRC_LIKENESS
+                     or crc_is_torn(raw.properties + raw.properties_size - CRC_PROPERTY_SIZE)))):
         return -1
-    size = (HEAD + raw.born_size + 8 + raw.store_size + 16 + raw.body_size + 1 + long_topic + raw.topic_size + 2
-            + properties_total)
-    if size + 8 > room:
+    size = (BORN_HOST_AT + raw.born_size + STORE_TIMESTAMP_SIZE + raw.store_size + TAIL_SIZE + raw.body_size
+            + 1 + long_topic + raw.topic_size + PROPERTIES_LENGTH_SIZE + properties_total)
+    if size + BLANK_RESERVE > room:
         return 0
-    flags = flags & ~(BORN_V6 | STORE_V6)
-    if raw.born_size == 20:
-        flags |= BORN_V6
-    if raw.store_size == 20:
-        flags |= STORE_V6
-    put32(target + 4, MAGIC_V2 if long_topic else MAGIC_V1)
-    put32(target + 12, raw.queue_id)
-    put32(target + 16, raw.user_flag)
-    put64(target + 20, queue_offset)
-    put64(target + 28, position)
-    put32(target + 36, flags)
-    put64(target + 40, raw.born_timestamp_ms)
-    at = target + HEAD
+    flags = flags & ~(FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6)
+    if raw.born_size == HOST_V6:
+        flags |= FLAG_BORN_HOST_V6
+    if raw.store_size == HOST_V6:
+        flags |= FLAG_STORE_HOST_V6
+    put32(target + MAGIC_AT, MAGIC_V2 if long_topic else MAGIC_V1)
+    put32(target + QUEUE_ID_AT, raw.queue_id)
+    put32(target + USER_FLAG_AT, raw.user_flag)
+    put64(target + QUEUE_OFFSET_AT, queue_offset)
+    put64(target + POSITION_AT, position)
+    put32(target + STORAGE_FLAGS_AT, flags)
+    put64(target + BORN_TIMESTAMP_AT, raw.born_timestamp_ms)
+    at = target + BORN_HOST_AT
     memcpy(at, raw.born_host, raw.born_size)
     at += raw.born_size
     put64(at, store_timestamp_ms)
-    at += 8
+    at += STORE_TIMESTAMP_SIZE
     memcpy(at, raw.store_host, raw.store_size)
     at += raw.store_size
-    put32(at, raw.reconsume_times)
-    put64(at + 4, raw.prepared_position)
-    put32(at + 12, <unsigned int>raw.body_size)
-    at += 16
+    put32(at + RECONSUME_TIMES_AT, raw.reconsume_times)
+    put64(at + PREPARED_POSITION_AT, raw.prepared_position)
+    put32(at + BODY_SIZE_AT, <unsigned int>raw.body_size)
+    at += TAIL_SIZE
     if raw.body_size:
         memcpy(at, raw.body, raw.body_size)
-    put32(target + 8, crc32(at, raw.body_size))
+    put32(target + BODY_CRC_AT, crc32(at, raw.body_size))
     at += raw.body_size
     if long_topic:
         at[0] = (raw.topic_size >> 8) & 255
@@ -376,7 +376,7 @@ cdef int encode_raw(
     if add_separator:
         at[0] = 2
         at += 1
-    put32(target, <unsigned int>size)
+    put32(target + TOTAL_SIZE_AT, <unsigned int>size)
     if with_crc:
         crc = crc32(target, at - target)
         memcpy(at, CRC_NAME, 9)

@@ -28,6 +28,8 @@ from __future__ import annotations
 
 import struct
 
+Buffer = bytes | bytearray | memoryview
+
 MAGIC_V1 = 0xDAA320A7
 MAGIC_V2 = 0xDAA320AB
 MAGIC_BLANK = 0xCBD43194
@@ -54,11 +56,27 @@ TAIL = struct.Struct(
 )  # fmt: skip
 BLANK = struct.Struct(">II")  # remaining size, magic
 
+#: Offsets of the fields of HEAD from the record's first byte.
+TOTAL_SIZE_AT = 0
+MAGIC_AT = 4
+BODY_CRC_AT = 8
+QUEUE_ID_AT = 12
+USER_FLAG_AT = 16
 QUEUE_OFFSET_AT = 20
 POSITION_AT = 28
+STORAGE_FLAGS_AT = 36
+BORN_TIMESTAMP_AT = 40
+BORN_HOST_AT = 48
+#: Offsets of the fields of TAIL from its first byte.
+RECONSUME_TIMES_AT = 0
+PREPARED_POSITION_AT = 4
+BODY_SIZE_AT = 12
 
 HOST_V4 = 8
 HOST_V6 = 20
+STORE_TIMESTAMP_SIZE = STORED_AT.size
+TAIL_SIZE = TAIL.size
+PROPERTIES_LENGTH_SIZE = 2
 
 #: Smallest possible record: V1, IPv4, nothing in it.
 SMALLEST_RECORD = HEAD.size + HOST_V4 + STORED_AT.size + HOST_V4 + TAIL.size + 1 + 2
@@ -88,6 +106,46 @@ FLAG_INNER_BATCH = 1 << 7
 FLAG_COMPRESSION_MASK = 7 << 8
 
 SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
+
+
+_UINT32 = struct.Struct(">I")
+_INT32 = struct.Struct(">i")
+_INT64 = struct.Struct(">q")
+
+
+def total_size_of(buffer: Buffer, at: int = 0) -> int:
+    """Return the size of the record at `at`, in bytes."""
+    return int(_UINT32.unpack_from(buffer, at + TOTAL_SIZE_AT)[0])
+
+
+def body_crc_of(buffer: Buffer, at: int = 0) -> int:
+    return int(_UINT32.unpack_from(buffer, at + BODY_CRC_AT)[0])
+
+
+def queue_id_of(buffer: Buffer, at: int = 0) -> int:
+    return int(_INT32.unpack_from(buffer, at + QUEUE_ID_AT)[0])
+
+
+def user_flag_of(buffer: Buffer, at: int = 0) -> int:
+    return int(_INT32.unpack_from(buffer, at + USER_FLAG_AT)[0])
+
+
+def queue_offset_of(buffer: Buffer, at: int = 0) -> int:
+    return int(_INT64.unpack_from(buffer, at + QUEUE_OFFSET_AT)[0])
+
+
+def position_of(buffer: Buffer, at: int = 0) -> int:
+    """Return the position in the log that the record at `at` says it has."""
+    return int(_INT64.unpack_from(buffer, at + POSITION_AT)[0])
+
+
+def storage_flags_of(buffer: Buffer, at: int = 0) -> int:
+    return int(_INT32.unpack_from(buffer, at + STORAGE_FLAGS_AT)[0])
+
+
+def born_timestamp_of(buffer: Buffer, at: int = 0) -> int:
+    """Return the sender's time, in ms."""
+    return int(_INT64.unpack_from(buffer, at + BORN_TIMESTAMP_AT)[0])
 
 
 def has_queue_offset(storage_flags: int) -> bool:

@@ -53,7 +53,7 @@ def plain_records(buffer: memoryview, start: int, limit: int) -> list[PlainRecor
         properties_size = int.from_bytes(behind_body[topic_end:properties_at], "big")
         if topic_end == 1 or properties_at + properties_size != len(behind_body):
             break
-        topic, queue_id = behind_body[1:topic_end], buffer[at + 12 : at + 16]
+        topic, queue_id = behind_body[1:topic_end], buffer[at + layout.QUEUE_ID_AT : at + layout.USER_FLAG_AT]
         terms = terms_of(behind_body[properties_at:])
         records.append((position, size, topic + queue_id, queue_offset, stored_ms, topic, terms))
         at = end

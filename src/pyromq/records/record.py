@@ -168,8 +168,8 @@ def spans_of(buffer: memoryview, start: int, limit: int) -> Spans | str:
     end = start + total_size
     if total_size < layout.SMALLEST_RECORD or end > limit:
         return f"the size {total_size} is impossible here"
-    stored_at = start + HEAD.size + (20 if flags & layout.FLAG_BORN_HOST_V6 else 8)
-    tail = stored_at + STORED_AT.size + (20 if flags & layout.FLAG_STORE_HOST_V6 else 8)
+    stored_at = start + HEAD.size + (layout.HOST_V6 if flags & layout.FLAG_BORN_HOST_V6 else layout.HOST_V4)
+    tail = stored_at + STORED_AT.size + (layout.HOST_V6 if flags & layout.FLAG_STORE_HOST_V6 else layout.HOST_V4)
     body = tail + TAIL.size
     length_size = 1 if magic == layout.MAGIC_V1 else 2
     if body + length_size + 2 > end:
@@ -228,14 +228,14 @@ def verify(buffer: memoryview, start: int, limit: int, position: int) -> Spans |
     spans = spans_of(buffer, start, limit)
     if isinstance(spans, str):
         return spans
-    found_position = HEAD.unpack_from(buffer, start)[6]
+    found_position = layout.position_of(buffer, start)
     if found_position != position:
         return f"it says that it belongs to position {found_position}"
     crc = stored_crc(buffer, spans.properties, spans.properties_end)
     if crc is not None:
         if positive_crc32(buffer[start : spans.properties_end - layout.CRC_PROPERTY_SIZE]) != crc:
             return "the record's CRC does not match"
-    elif positive_crc32(buffer[spans.body : spans.body_end]) != HEAD.unpack_from(buffer, start)[2]:
+    elif positive_crc32(buffer[spans.body : spans.body_end]) != layout.body_crc_of(buffer, start):
         return "the body's CRC does not match"
     return spans
 

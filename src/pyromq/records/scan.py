@@ -40,7 +40,7 @@ def scan_readable(buffer: memoryview, start: int, limit: int, base: int, check_c
         if stop is not None:
             return Scan(at, count, last_timestamp_ms, stop)
         spans = record.verify(buffer, at, limit, base + at) if check_crc else record.spans_of(buffer, at, limit)
-        if isinstance(spans, str) or layout.HEAD.unpack_from(buffer, at)[6] != base + at:
+        if isinstance(spans, str) or layout.position_of(buffer, at) != base + at:
             return Scan(at, count, last_timestamp_ms, Stop.BAD)
         count += 1
         last_timestamp_ms = layout.STORED_AT.unpack_from(buffer, spans.store_timestamp_at)[0]

@@ -12,14 +12,14 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset
 
 from pyromq.records._kernel cimport Parts, before_record, crc_is_right, find_parts, get32, get64
+from pyromq.records.layout cimport (
+    BORN_HOST_AT, FLAG_BORN_HOST_V6, FLAG_COMPRESSED, HOST_V6, POSITION_AT, STORE_TIMESTAMP_SIZE, TAIL_SIZE,
+)
 
 from pyromq.records.java_hash import java_text
 from pyromq.spark.decode.rules import FIRST_MS, LAST_MS, normal_properties, shown_host, unpacked
 
 cdef enum:
-    HEAD = 48
-    COMPRESSED = 1
-    BORN_V6 = 16
     STOP_LIMIT = 0
     STOP_BLANK = 1
     STOP_EMPTY = 2
@@ -66,7 +66,7 @@ def find(const unsigned char[::1] buffer, Py_ssize_t start, Py_ssize_t limit, lo
             if stop >= 0:
                 break
             if not find_parts(data + at, limit - at, &parts) or (
-                    check_position and get64(data + at + 28) != base + at):
+                    check_position and get64(data + at + POSITION_AT) != base + at):
                 stop = STOP_BAD
                 break
             if count == most:
@@ -213,7 +213,7 @@ cdef class Records:
             return self._at[i] + where
         if where == STORED_AT:
             return self._at[i] + self._parts[i].stored_at
-        return self._at[i] + self._parts[i].body - 16
+        return self._at[i] + self._parts[i].body - TAIL_SIZE
 
     def int32s(self, int where, int32_t[::1] out):
         cdef Py_ssize_t i
@@ -304,7 +304,7 @@ cdef class Records:
             with nogil:
                 for i in range(self._count):
                     pieces[i].data, pieces[i].size = self._at[i] + self._parts[i].body, self._parts[i].body_size
-                    if self._parts[i].flags & COMPRESSED:
+                    if self._parts[i].flags & FLAG_COMPRESSED:
                         with gil:
                             self._replace(&pieces[i], unpacked(as_bytes(&pieces[i]), self._parts[i].flags))
                     total += pieces[i].size
@@ -325,12 +325,12 @@ cdef class Records:
             shown = <unsigned char*>room_for(self._count, SHOWN_V4)
             with nogil:
                 for i in range(self._count):
-                    pieces[i].data, pieces[i].size = self._at[i] + HEAD, 20
-                    if self._parts[i].flags & BORN_V6:
+                    pieces[i].data, pieces[i].size = self._at[i] + BORN_HOST_AT, HOST_V6
+                    if self._parts[i].flags & FLAG_BORN_HOST_V6:
                         with gil:
                             self._replace(&pieces[i], known_host(known, as_bytes(&pieces[i])))
                     else:
-                        pieces[i].size = shown_v4(self._at[i] + HEAD, shown + i * SHOWN_V4)
+                        pieces[i].size = shown_v4(self._at[i] + BORN_HOST_AT, shown + i * SHOWN_V4)
                         pieces[i].data = shown + i * SHOWN_V4
             return written(pieces, self._count, allocate)
         finally:
@@ -366,10 +366,10 @@ cdef class Records:
             free(ids)
 
     cdef int _put_id(self, Py_ssize_t i, unsigned char* out) noexcept nogil:
-        cdef int host = self._parts[i].stored_at + 8
-        cdef int size = self._parts[i].body - 16 - host
+        cdef int host = self._parts[i].stored_at + STORE_TIMESTAMP_SIZE
+        cdef int size = self._parts[i].body - TAIL_SIZE - host
         put_hex(self._at[i] + host, size, out)
-        put_hex(self._at[i] + 28, 8, out + 2 * size)
+        put_hex(self._at[i] + POSITION_AT, 8, out + 2 * size)
         return 2 * size + 16
 
     # --- properties --------------------------------------------------------------------------------------------------

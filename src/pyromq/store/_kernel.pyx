@@ -21,6 +21,10 @@ from pyromq.records._kernel cimport (
     put64,
 )
 
+from pyromq.records.layout cimport (
+    FLAG_COMMITTED, FLAG_ROLLED_BACK, FLAG_TRANSACTION_MASK, POSITION_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT,
+)
+
 from pyromq.model.message import AppendedAt
 from pyromq.records.java_hash import tag_code
 
@@ -29,11 +33,17 @@ cdef extern from "<unistd.h>" nogil:
     void __builtin_prefetch(const void* at, int written, int near)
 
 cdef enum:
+    # A consume-queue entry: position, size of the record, tag code.
     ENTRY = 20
-    TRANSACTION_MASK = 12
-    COMMITTED = 8
-    ROLLED_BACK = 12
+    ENTRY_SIZE_AT = 8
+    ENTRY_CODE_AT = 12
+    # An index file: header, slots, entries of key hash, position, seconds, previous entry.
     INDEX_HEADER = 40
+    INDEX_ENTRY = 20
+    INDEX_SLOT = 4
+    INDEX_POSITION_AT = 4
+    INDEX_SECONDS_AT = 12
+    INDEX_PREVIOUS_AT = 16
 
 cdef const unsigned char* SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
 
@@ -64,8 +74,8 @@ cdef class QueueCursor:
     cdef void write(self, long long position, int size, long long tag_code) noexcept:
         cdef unsigned char* at = &self.view[(self.next_dispatch - self.first) * ENTRY]
         put64(at, position)
-        put32(at + 8, size)
-        put64(at + 12, tag_code)
+        put32(at + ENTRY_SIZE_AT, size)
+        put64(at + ENTRY_CODE_AT, tag_code)
         self.next_dispatch += 1
         if self.awaited is not None:
             (<list>self.awaited).append(self.name)
@@ -132,7 +142,7 @@ cdef class BatchWriter:
         cdef QueueCursor cursor = find_cursor(self.cursors, raw.topic, raw.topic_size, raw.queue_id)
         cdef long long position = self.base + self.offset
         cdef int size
-        if cursor is None or raw.flags & TRANSACTION_MASK:
+        if cursor is None or raw.flags & FLAG_TRANSACTION_MASK:
             return -1
         size = encode_raw(&self.view[0] + self.offset, self.room - self.offset, raw, position,
                           cursor.next_append, self.now_ms, self.with_crc, self.max_body)
@@ -220,8 +230,8 @@ def append_drafts(unsigned char[::1] buffer, Py_ssize_t offset, long long base, 
         cursor = find_cursor(cursors, topic, len(topic), draft.queue_id)
         if cursor is None:
             return index, offset, False
-        flags = draft.storage_flags & TRANSACTION_MASK
-        counted = flags == 0 or flags == COMMITTED
+        flags = draft.storage_flags & FLAG_TRANSACTION_MASK
+        counted = flags == 0 or flags == FLAG_COMMITTED
         queue_offset = cursor.next_append if counted else 0
         size = encode_into(target + offset, room - offset, draft, base + offset, queue_offset, now_ms, with_crc,
                            max_body)
@@ -257,12 +267,12 @@ def dispatch(const unsigned char[::1] buffer, Py_ssize_t start, Py_ssize_t end, 
         record = &buffer[at]
         if not find_parts(record, end - at, &parts):
             break
-        flags = parts.flags & TRANSACTION_MASK
-        if flags == 0 or flags == COMMITTED:
+        flags = parts.flags & FLAG_TRANSACTION_MASK
+        if flags == 0 or flags == FLAG_COMMITTED:
             if parts.topic_size == 19 and memcmp(record + parts.topic, SCHEDULE_TOPIC, 19) == 0:
                 break
-            cursor = find_cursor(cursors, record + parts.topic, parts.topic_size, <int>get32(record + 12))
-            if cursor is None or cursor.next_dispatch != get64(record + 20) or cursor.next_dispatch >= cursor.limit:
+            cursor = find_cursor(cursors, record + parts.topic, parts.topic_size, <int>get32(record + QUEUE_ID_AT))
+            if cursor is None or cursor.next_dispatch != get64(record + QUEUE_OFFSET_AT) or cursor.next_dispatch >= cursor.limit:
                 break
             code = 0
             tag = find_property(record + parts.properties, parts.properties_size, b"TAGS", 4, &size)
@@ -272,7 +282,7 @@ def dispatch(const unsigned char[::1] buffer, Py_ssize_t start, Py_ssize_t end, 
                     code = <int>value
                 else:
                     code = tag_code_of(record, &parts)
-            cursor.write(get64(record + 28), parts.size, code)
+            cursor.write(get64(record + POSITION_AT), parts.size, code)
         count += 1
         timestamp = get64(record + parts.stored_at)
         at += parts.size
@@ -295,7 +305,7 @@ cdef class IndexCursor:
     cdef unsigned char[::1] view
 
     def __init__(self, buffer, int slots, int entries):
-        if INDEX_HEADER + 4 * slots + 20 * entries > len(buffer):
+        if INDEX_HEADER + INDEX_SLOT * slots + INDEX_ENTRY * entries > len(buffer):
             raise IndexError("the index file is too short")
         self.buffer = buffer
         self.view = buffer
@@ -312,8 +322,9 @@ cdef class IndexCursor:
         self.write(key_hash, position, timestamp_ms)
 
     cdef void write(self, int key_hash, long long position, long long timestamp_ms) noexcept:
-        cdef unsigned char* slot = &self.view[INDEX_HEADER + 4 * (key_hash % self.slots)]
-        cdef unsigned char* entry = &self.view[INDEX_HEADER + 4 * <long long>self.slots + 20 * <long long>self.count]
+        cdef unsigned char* slot = &self.view[INDEX_HEADER + INDEX_SLOT * (key_hash % self.slots)]
+        cdef unsigned char* entry = &self.view[
+            INDEX_HEADER + INDEX_SLOT * <long long>self.slots + INDEX_ENTRY * <long long>self.count]
         cdef int previous = <int>get32(slot)
         cdef long long seconds
         if previous <= 0 or previous > self.count:
@@ -327,9 +338,9 @@ cdef class IndexCursor:
         elif seconds > 0x7FFFFFFF:
             seconds = 0x7FFFFFFF
         put32(entry, key_hash)
-        put64(entry + 4, position)
-        put32(entry + 12, <unsigned int>seconds)
-        put32(entry + 16, previous)
+        put64(entry + INDEX_POSITION_AT, position)
+        put32(entry + INDEX_SECONDS_AT, <unsigned int>seconds)
+        put32(entry + INDEX_PREVIOUS_AT, previous)
         put32(slot, self.count)
         self.used_slots += previous == 0
         self.count += 1
@@ -369,8 +380,8 @@ def index_keys(const unsigned char[::1] buffer, Py_ssize_t start, Py_ssize_t end
         record = &buffer[at]
         if not find_parts(record, end - at, &parts):
             break
-        if parts.flags & TRANSACTION_MASK != ROLLED_BACK:
-            position = get64(record + 28)
+        if parts.flags & FLAG_TRANSACTION_MASK != FLAG_ROLLED_BACK:
+            position = get64(record + POSITION_AT)
             timestamp = get64(record + parts.stored_at)
             unique = find_property(record + parts.properties, parts.properties_size, b"UNIQ_KEY", 8, &size)
             keys = find_property(record + parts.properties, parts.properties_size, b"KEYS", 4, &keys_size)
@@ -410,7 +421,7 @@ cdef const unsigned char* record_of(
     """The record that an entry points to, when it may be shown as it is and is in memory; NULL otherwise."""
     cdef long long position = get64(entry), at
     cdef Py_ssize_t number
-    size[0] = <int>get32(entry + 8)
+    size[0] = <int>get32(entry + ENTRY_SIZE_AT)
     if position < view.hot_from or position < view.first_base or size[0] <= 0 or size[0] > view.readable - position:
         return NULL
     number = (position - view.first_base) // view.segment_bytes
@@ -421,7 +432,7 @@ cdef const unsigned char* record_of(
 
 
 cdef bint is_wanted(const unsigned char* entry, tag_codes):
-    return tag_codes is None or get64(entry + 12) in tag_codes
+    return tag_codes is None or get64(entry + ENTRY_CODE_AT) in tag_codes
 
 
 cdef bint measure(const unsigned char* entries, QueueView* view, list buffers, tag_codes):
@@ -503,11 +514,11 @@ def collect(const unsigned char[::1] entries, Py_ssize_t index, Py_ssize_t end, 
     while index < end and len(views) < max_messages:
         entry = &entries[index * ENTRY]
         position = get64(entry)
-        size = <int>get32(entry + 8)
+        size = <int>get32(entry + ENTRY_SIZE_AT)
         if position < first_base or size <= 0 or size > readable - position:
             break
         if filtered:
-            code = get64(entry + 12)
+            code = get64(entry + ENTRY_CODE_AT)
             if code not in tag_codes:
                 index += 1
                 continue
@@ -527,7 +538,7 @@ def collect(const unsigned char[::1] entries, Py_ssize_t index, Py_ssize_t end, 
             break
         if position < checked_below and not entry_is_right(
                 &segment[at], size, position, raw_topic, topic_size, queue_id, first_offset + index,
-                get64(entry + 12)):
+                get64(entry + ENTRY_CODE_AT)):
             break
         views.append(buffer[at:at + size])
         total += size
@@ -542,8 +553,8 @@ cdef bint entry_is_right(const unsigned char* record, int size, long long positi
     cdef int tag_size = 0
     cdef unsigned int value = 0
     cdef const unsigned char* tag
-    if (not find_parts(record, size, &parts) or parts.size != size or get64(record + 28) != position
-            or get64(record + 20) != queue_offset or <int>get32(record + 12) != queue_id
+    if (not find_parts(record, size, &parts) or parts.size != size or get64(record + POSITION_AT) != position
+            or get64(record + QUEUE_OFFSET_AT) != queue_offset or <int>get32(record + QUEUE_ID_AT) != queue_id
             or parts.topic_size != topic_size or memcmp(record + parts.topic, topic, topic_size) != 0
             or not crc_is_right(record, &parts)):
         return False

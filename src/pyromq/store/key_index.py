@@ -286,7 +286,7 @@ class KeyIndex:
         """Any record, one key at a time, going on in a new file where one is full."""
         if spans.storage_flags & layout.FLAG_TRANSACTION_MASK == layout.FLAG_ROLLED_BACK:
             return
-        position = layout.HEAD.unpack_from(buffer, at)[6]
+        position = layout.position_of(buffer, at)
         (timestamp_ms,) = layout.STORED_AT.unpack_from(buffer, spans.store_timestamp_at)
         topic = bytes(buffer[spans.topic : spans.topic_end])
         keys = list(keys_of(bytes(buffer[spans.properties : spans.properties_end])))

@@ -105,7 +105,7 @@ class _Level:
 
     def seconds_left(self, view: memoryview, now_ms: int, now: float) -> float:
         """How long a message has to wait; 0 when it is due."""
-        if layout.HEAD.unpack_from(view)[5] < self.due_below:
+        if layout.queue_offset_of(view) < self.due_below:
             return 0.0
         stored_ms = record.stored_at_ms(view, 0, len(view))
         assert stored_ms is not None, "the store gave a view that is no record"
@@ -260,7 +260,7 @@ class Delays:
             seconds = level.seconds_left(view, now_ms, now)
             if seconds:
                 break
-            offset = layout.HEAD.unpack_from(view)[5]
+            offset = layout.queue_offset_of(view)
             released = self._released(view)
             if isinstance(released, str):
                 self._append(level, ready)

@@ -51,7 +51,7 @@ def _in_segment(segment: Segment, at: int, limit: int) -> Iterator[tuple[Numbere
 
 def _message(segment: Segment, at: int, spans: record.Spans) -> Numbered | None:
     buffer = segment.buffer
-    queue_id = layout.HEAD.unpack_from(buffer, at)[3]
+    queue_id = layout.queue_id_of(buffer, at)
     topic = bytes(buffer[spans.topic : spans.topic_end])
     return numbered_record(topic, queue_id, bytes(buffer[spans.properties : spans.properties_end]))
 

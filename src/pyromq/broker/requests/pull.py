@@ -310,7 +310,7 @@ class PullProcessor:
                 request.group, request.offset, request.topic, request.queue_id, found.min_offset, found.max_offset,
                 found.next_offset,
             )  # fmt: skip
-        position = layout.HEAD.unpack_from(found.records[-1])[6] if found.records else None
+        position = layout.position_of(found.records[-1]) if found.records else None
         answer = result(plan, found)
         answer.suggested_broker_id = self._advice.broker_for(plan.group, position)
         return answer
@@ -383,12 +383,12 @@ def _filtered(found: ReadResult, plan: Plan) -> ReadResult:
     deadline = cpu_seconds() + FILTER_SECONDS
     for number, view in enumerate(found.records):
         if number and cpu_seconds() > deadline:
-            found.next_offset = layout.HEAD.unpack_from(view)[5]
+            found.next_offset = layout.queue_offset_of(view)
             break
         if not plan.wanted.matches_properties(properties_of(view)):
             continue
         if kept and (len(kept) >= plan.max_messages or size + len(view) > plan.max_bytes):
-            found.next_offset = layout.HEAD.unpack_from(view)[5]
+            found.next_offset = layout.queue_offset_of(view)
             break
         kept.append(view)
         size += len(view)

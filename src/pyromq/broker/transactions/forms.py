@@ -226,7 +226,7 @@ def _op_draft(body: bytes, now_ms: int, store_host: PackedHost) -> Draft:
 
 def ends_in(view: memoryview) -> tuple[int, list[int]]:
     """The offset of a record of ends, and the halves that it names; what is no number names none."""
-    offset = layout.HEAD.unpack_from(view)[5]
+    offset = layout.queue_offset_of(view)
     draft = draft_of(view)
     if properties.get(draft.properties, TAGS) != ENDED:
         return offset, []

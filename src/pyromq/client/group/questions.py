@@ -14,7 +14,7 @@ from pyromq.client.received import ReceivedMessage, split_records
 from pyromq.errors import BadRequest
 from pyromq.model.queue import MessageQueue
 from pyromq.net.peer import Peer
-from pyromq.records.layout import HEAD
+from pyromq.records import layout
 from pyromq.wire.bodies.heartbeat import subscription_form
 from pyromq.wire.bodies.locks import MessageQueue as WireQueue
 from pyromq.wire.bodies.offsets import decode_reset, encode_client_status
@@ -147,9 +147,9 @@ def _wire(queue: MessageQueue) -> WireQueue:
 
 
 def _message_in(request: ConsumeDirectly) -> ReceivedMessage:
-    if len(request.body) < HEAD.size:
+    if len(request.body) < layout.HEAD.size:
         raise BadRequest("there is no message to consume in the request")
-    queue = MessageQueue(request.topic or "", request.broker_name or "", HEAD.unpack_from(request.body)[3])
+    queue = MessageQueue(request.topic or "", request.broker_name or "", layout.queue_id_of(request.body))
     messages = split_records(request.body, queue)
     if len(messages) != 1:
         raise BadRequest("one message is consumed directly, not several")

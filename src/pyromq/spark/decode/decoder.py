@@ -78,7 +78,7 @@ def why_none(buffer: Buffer, at: int, limit: int, base: int | None) -> str:
     view = _view(buffer)
     if limit - at < layout.SMALLEST_RECORD:
         return "the record is cut off"
-    position = layout.HEAD.unpack_from(view, at)[6] if base is None else base + at
+    position = layout.position_of(view, at) if base is None else base + at
     return why_bad(view, at, limit, position)
 
 
@@ -157,9 +157,16 @@ def _view(buffer: Buffer) -> memoryview:
 
 # Where a number is in a record: behind its first byte; -1 and -2: where its hosts decide (see the kernel).
 _STORED_AT, _RECONSUMED = -1, -2
-_INT32 = {"queue_id": 12, "sys_flag": 36, "flag": 16, "reconsume_times": _RECONSUMED, "body_crc": 8, "store_size": 0}
+_INT32 = {
+    "queue_id": layout.QUEUE_ID_AT,
+    "sys_flag": layout.STORAGE_FLAGS_AT,
+    "flag": layout.USER_FLAG_AT,
+    "reconsume_times": _RECONSUMED,
+    "body_crc": layout.BODY_CRC_AT,
+    "store_size": layout.TOTAL_SIZE_AT,
+}
 _INT64 = {"queue_offset": layout.QUEUE_OFFSET_AT, "commit_log_offset": layout.POSITION_AT, "store_ms": _STORED_AT}
-_TIMES = {"born_ts": 40, "store_ts": _STORED_AT}
+_TIMES = {"born_ts": layout.BORN_TIMESTAMP_AT, "store_ts": _STORED_AT}
 _OF_PROPERTIES = {"tags", "keys", "msg_id", "properties"}
 
 

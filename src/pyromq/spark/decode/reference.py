@@ -46,7 +46,7 @@ def find(
         if stop is not None:
             return starts, at, stop
         spans = spans_of(buffer, at, limit)
-        if isinstance(spans, str) or (base is not None and HEAD.unpack_from(buffer, at)[6] != base + at):
+        if isinstance(spans, str) or (base is not None and layout.position_of(buffer, at) != base + at):
             return starts, at, Stop.BAD
         if len(starts) == at_most:
             return starts, at, None

@@ -185,7 +185,7 @@ def _behind_damage(piece: Piece, window: Window, found: Walk) -> int:
     data, base = window.buffer, window.base
     last = window.limit - layout.HEAD.size  # what begins later cannot say where it is
     at = _next_magic(data, found.end + 1, window.limit)
-    while at <= last and layout.HEAD.unpack_from(data, at)[6] != base + at:
+    while at <= last and layout.position_of(data, at) != base + at:
         at = _next_magic(data, at + 1, window.limit)
     if at <= last:
         return base + at

@@ -177,7 +177,7 @@ def _single_file(path: Path, must_be_whole: bool) -> Iterator[Piece]:
     segment = Segment(OsDisk(path.parent), path, 0, path.stat().st_size, writable=False)
     if segment.size < layout.SMALLEST_RECORD:
         return
-    segment.base = int(path.name) if is_position(path.name) else layout.HEAD.unpack_from(segment.buffer)[6]
+    segment.base = int(path.name) if is_position(path.name) else layout.position_of(segment.buffer)
     if not 0 <= segment.base < EVERYWHERE:
         raise StoreError(f"{path} is no segment of a log: it would begin at position {segment.base}")
     yield from _whole_records(segment, must_be_whole)

@@ -161,7 +161,7 @@ class RecoverPoints:
         segment = self._log.files.find(position)
         if segment is None:
             return position
-        size: int = layout.HEAD.unpack_from(segment.buffer, position - segment.base)[0]
+        size: int = layout.total_size_of(segment.buffer, position - segment.base)
         return position + size
 
     def write(self, plan: Plan) -> None:

@@ -259,6 +259,6 @@ def _boundary_after(buffer: memoryview, start: int, wanted: int, end: int) -> in
     """The first record boundary at or behind an offset, in a stretch of good records."""
     if wanted >= end:
         return end
-    at = scan(buffer, start, wanted, layout.HEAD.unpack_from(buffer, start)[6] - start, False).end
-    size: int = layout.HEAD.unpack_from(buffer, at)[0]
+    at = scan(buffer, start, wanted, layout.position_of(buffer, start) - start, False).end
+    size: int = layout.total_size_of(buffer, at)
     return at if at == wanted else at + size

@@ -225,7 +225,7 @@ class IndexCheck:
 
     def take(self, buffer: memoryview, start: int, end: int) -> None:
         """Good records, from one boundary to another."""
-        if layout.HEAD.unpack_from(buffer, start)[6] + end - start <= self._covers_from:
+        if layout.position_of(buffer, start) + end - start <= self._covers_from:
             return
         cursor, at = self._cursor, start
         begin = key_index.HEADER.size + 4 + 2 * key_index.ENTRY.size
@@ -250,7 +250,7 @@ class IndexCheck:
         spans = record.spans_of(buffer, at, end)
         assert not isinstance(spans, str), spans
         if spans.storage_flags & layout.FLAG_TRANSACTION_MASK != layout.FLAG_ROLLED_BACK:
-            position = layout.HEAD.unpack_from(buffer, at)[6]
+            position = layout.position_of(buffer, at)
             topic = bytes(buffer[spans.topic : spans.topic_end])
             for key in keys_of(bytes(buffer[spans.properties : spans.properties_end])):
                 self._expect(key_hash(topic, key), position, self._seconds(position))

@@ -143,7 +143,7 @@ def _may_begin(segment: Segment, at: int) -> bool:
         return bool(at + size == segment.size)
     if isinstance(record.spans_of(segment.buffer, at, segment.size), str):
         return False
-    return bool(layout.HEAD.unpack_from(segment.buffer, at)[6] == segment.base + at)
+    return bool(layout.position_of(segment.buffer, at) == segment.base + at)
 
 
 class Log:
@@ -183,7 +183,7 @@ class Log:
             return set()
         at = position - segment.base
         spans = record.spans_of(segment.buffer, at, segment.size)
-        if isinstance(spans, str) or layout.HEAD.unpack_from(segment.buffer, at)[6] != position:
+        if isinstance(spans, str) or layout.position_of(segment.buffer, at) != position:
             return set()
         topic = bytes(segment.buffer[spans.topic : spans.topic_end])
         properties = bytes(segment.buffer[spans.properties : spans.properties_end])

@@ -232,7 +232,7 @@ def _step_over(log: CommitLog, queue: ConsumeQueue, offset: int, readable: int) 
     if segment is not None and entry.position < readable:
         at = entry.position - segment.base
         spans = record.spans_of(segment.buffer, at, segment.size)
-        if not isinstance(spans, str) and layout.HEAD.unpack_from(segment.buffer, at)[5] == offset:
+        if not isinstance(spans, str) and layout.queue_offset_of(segment.buffer, at) == offset:
             log.record_at(entry.position, readable)  # the entry is right: raises what is wrong with the record
     raise _damaged(queue, offset)
 

@@ -219,7 +219,7 @@ class Parts:
         self.reply = ReplyProcessor(config, self.send, self.producers, self.writer, self._address, clock)
 
     def _fast_sends(self, store_host: PackedHost) -> FastSends | None:
-        if KERNEL is None or len(store_host) != HOST_V4 or self._settings.current().is_slave:
+        if ACCELERATED is None or len(store_host) != HOST_V4 or self._settings.current().is_slave:
             return None
         return FastSends(
             self._settings.current, self.saved_topics, self._store, self.overload, store_host, self.statistics,

@@ -367,6 +367,7 @@ def test_a_disk_that_fails_is_told_to_all_who_wait() -> None:
     connection = FakeConnection()
     scene.fast.take(memoryview(frame(PLAIN, opaque=1) + frame(PLAIN, opaque=2)), 0, cast(Connection, connection))
     scene.fast.fail(StoreFenced(OSError("the disk is gone")))
+    assert scene.parts.statistics.failed_puts == 2
     view, at, answers = memoryview(connection.out), 0, []
     while at < len(view) and (end := frame_end(view, at)) is not None:
         answers.append(decode_frame(view, at, end))

@@ -234,6 +234,7 @@ class FastSends:
         """The disk did not confirm: nobody who waits may be told that it did."""
         response = refusal(error)
         for connection, command in self._take_back(self._held.last_position):
+            self._statistics.send_failed()
             connection.put_bytes(encode_frame(answer_to(command, response)))
 
     def _take_back(self, position: int) -> Iterator[tuple[Connection, Command]]:

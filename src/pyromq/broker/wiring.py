@@ -61,7 +61,7 @@ from pyromq.broker.transactions.check_back import CheckBack
 from pyromq.broker.transactions.journal import Journal
 from pyromq.clock import Clock
 from pyromq.config import BrokerConfig, parse_delay_levels
-from pyromq.errors import NotNow, ServiceError
+from pyromq.errors import NotNow, PyroMQError, ServiceError
 from pyromq.model import names
 from pyromq.model.data_version import DataVersion
 from pyromq.model.message import PackedHost
@@ -236,7 +236,7 @@ class Parts:
     @property
     def fast_path(self) -> FastPath:
         """What the server tries before the ordinary way."""
-        return FastPaths(self.fast_sends, self.fast_pulls, RefusedSends(self.overload))
+        return FastPaths(self.fast_sends, self.fast_pulls, RefusedSends(self.overload, self.statistics))
 
     def _consumes_in_order(self, group: str) -> bool:
         expiry_ms = self._settings.current().queue_lock_expiry_ms
@@ -317,10 +317,10 @@ class Parts:
 
     def _of_clients(self) -> dict[type[Request], Handler]:
         return {
-            requests.SendMessage: self._send,
+            requests.SendMessage: self._counting_failures(self._send),
             requests.IssueWriter: self.numbered.issue,
             requests.SendReply: self.reply.reply,
-            requests.SendBack: self._answered_when_saved(self.send_back.send_back),
+            requests.SendBack: self._counting_failures(self._answered_when_saved(self.send_back.send_back)),
             requests.EndTransaction: self.transaction.end,
             ResumeCheck: self.transaction.resume,
             requests.PullMessage: self.pull.pull,
@@ -348,6 +348,26 @@ class Parts:
         if self.fast_sends is not None:
             self.fast_sends.learn(request.topic)
         return answer if is_settled else self._when_saved(answer)
+
+    def _counting_failures(self, handler: Handler) -> Handler:
+        """Return a handler of sends that counts those which are answered with an error."""
+
+        def handle(request: Any, peer: Peer) -> Answer:
+            try:
+                answer = handler(request, peer)
+            except PyroMQError:
+                self.statistics.send_failed()
+                raise
+            return self._count_failure(answer) if isinstance(answer, Awaitable) else answer
+
+        return handle
+
+    async def _count_failure(self, answer: Awaitable[Response | None]) -> Response | None:
+        try:
+            return await answer
+        except PyroMQError:
+            self.statistics.send_failed()
+            raise
 
     def _answered_when_saved(self, handler: Handler) -> Handler:
         """A handler that changes topics or groups: the answer leaves when the change is on the disk."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from pyromq.broker.overload import Overload, busy
 from pyromq.broker.requests.refused_sends import RefusedSends
+from pyromq.broker.statistics.traffic import Statistics
 from pyromq.clock import ManualClock
 from pyromq.config import OverloadConfig
 from pyromq.net.connection import Connection
@@ -31,11 +32,11 @@ class FakeConnection:
         return True
 
 
-def scene(*, is_busy: bool = True) -> RefusedSends:
-    marks = Watermarks()
-    overload = Overload(lambda: OverloadConfig(unsynced_bytes=10), marks, ManualClock())
+def scene(*, is_busy: bool = True, statistics: Statistics | None = None) -> RefusedSends:
+    marks, clock = Watermarks(), ManualClock()
+    overload = Overload(lambda: OverloadConfig(unsynced_bytes=10), marks, clock)
     marks.appended.advance(11 if is_busy else 5)
-    return RefusedSends(overload)
+    return RefusedSends(overload, statistics or Statistics(clock))
 
 
 def taken(data: bytes, *, is_busy: bool = True) -> tuple[int, bytes]:
@@ -58,6 +59,13 @@ def test_sends_are_refused_in_the_words_of_the_ordinary_way(code: int) -> None:
     commands = [send(number, code=code) for number in (0, 7, 2_147_483_647)]
     data = b"".join(map(encode_frame, commands))
     assert taken(data) == (len(data), b"".join(map(told, commands)))
+
+
+def test_refused_sends_are_counted_as_failed() -> None:
+    statistics = Statistics(ManualClock())
+    data = encode_frame(send()) * 3
+    scene(statistics=statistics).take(memoryview(data), 0, cast(Connection, FakeConnection()))
+    assert statistics.failed_puts == 3
 
 
 def test_nothing_is_taken_while_the_broker_has_time() -> None:

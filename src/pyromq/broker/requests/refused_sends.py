@@ -11,6 +11,7 @@ import re
 import struct
 
 from pyromq.broker.overload import Overload, busy
+from pyromq.broker.statistics.traffic import Statistics
 from pyromq.net.connection import Connection
 from pyromq.wire.answer_pieces import answer_pieces
 from pyromq.wire.responses import refusal
@@ -27,8 +28,9 @@ _CORRELATION = re.compile(rb'"opaque":(-?[0-9]{1,10})[,}]')
 class RefusedSends:
     """A `FastPath` of the server that takes nothing unless the broker is busy."""
 
-    def __init__(self, overload: Overload) -> None:
+    def __init__(self, overload: Overload, statistics: Statistics) -> None:
         self._overload = overload
+        self._statistics = statistics
 
     def take(self, data: memoryview, at: int, connection: Connection) -> int:
         """Refuse the sends at the front; where the first other frame begins."""
@@ -42,6 +44,7 @@ class RefusedSends:
             header = before + correlation + after
             answers.append(_LENGTHS.pack(4 + len(header), len(header)) + header)
         if answers:
+            self._statistics.send_failed(len(answers))
             connection.put_bytes(b"".join(answers))
         return at
 

@@ -146,7 +146,7 @@ class Statistics:
         #: Pulls that found something, and pulls that did not.
         self.found, self.missed = _Totals(now_ms), _Totals(now_ms)
         self.put_mornings, self.got_mornings = _Mornings(), _Mornings()
-        #: Sends that were refused or failed.
+        #: Sends that were answered with an error.
         self.failed_puts = 0
         self._topics: dict[str, Flow] = {}
         self._groups: dict[tuple[str, str], Flow] = {}
@@ -169,8 +169,9 @@ class Statistics:
         flow = self._topics.get(topic) or self._new(self._topics, topic)
         flow.add(messages, size)
 
-    def send_failed(self) -> None:
-        self.failed_puts += 1
+    def send_failed(self, sends: int = 1) -> None:
+        """Count sends that were answered with an error: refused, or not confirmed by the disk."""
+        self.failed_puts += sends
 
     def got(self, group: str, topic: str, messages: int, size: int, pulls: int = 1) -> None:
         """Pulls were answered with messages."""

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from broker.support.leading_scene import Scene, quick, told, until
 from pyromq.broker.failover.leadership import BEGIN_MS, Leadership, LeadershipFile
+from pyromq.broker.failover.members import Answered, Others
 from pyromq.broker.requests import roles as processor
 from pyromq.clock import SystemClock
 from pyromq.files.disk import OsDisk
 from pyromq.replication.log_matching import Epoch
 from pyromq.replication.stream import PrimaryStream
 from pyromq.store.paths import StorePaths
+from pyromq.wire.bodies.epochs import KnownMember
 from pyromq.wire.codes import ResponseCode
 from pyromq.wire.requests.roles import ForgetMember
 
@@ -140,6 +143,25 @@ def test_a_slave_is_not_promoted_while_both_copies_of_a_message_may_be_elsewhere
         await scene.stop("a")
         await scene.start("b")
         await refused(scene, "b", "no answer from")
+
+    told(tmp_path, story, SYNC)
+
+
+def test_a_member_that_only_another_broker_knows_is_asked_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message may be in the logs of the master and of a broker of which this one has never heard."""
+
+    async def story(scene: Scene) -> None:
+        await scene.send("first")
+        await scene.follows("b", "a")
+        same_log = await scene.epochs("b")
+        await scene.stop("a")
+
+        async def survey(_: Others, **__: object) -> list[Answered]:
+            unheard = KnownMember("127.0.0.1:9", 7, member="unheard")
+            return [Answered("127.0.0.1:8", replace(same_log, broker_id=6, member="other", members=(unheard,)))]
+
+        monkeypatch.setattr(Others, "survey", survey)
+        await refused(scene, "b", "127.0.0.1:9 (id 7)")
 
     told(tmp_path, story, SYNC)
 

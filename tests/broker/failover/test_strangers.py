@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from broker.support.fakes import FakePeer
-from broker.support.leading_scene import Scene, copy_with, told, until
+from broker.support.leading_scene import TOPIC, Scene, copy_with, told, until
 from broker.support.stranger import Stranger, surveyed
 from proving import epochs_of, proved
 from pyromq.auth.group_secret import GroupSecret, read_group_secret
@@ -30,6 +30,7 @@ from pyromq.store.paths import StorePaths
 from pyromq.wire.bodies.epochs import BrokerEpochs
 from pyromq.wire.codes import ResponseCode
 from pyromq.wire.command import Command
+from pyromq.wire.requests.client import GetMaxOffset
 from pyromq.wire.requests.roles import GetBrokerEpochs, PromoteBroker, RestartBroker, RoleRequest, StepDown
 from pyromq.wire.responses import Response
 
@@ -93,6 +94,28 @@ def test_an_address_that_a_stranger_names_is_never_dialled(tmp_path: Path) -> No
             await surveyed(copies_of(scene, "a")._others)
             assert stranger.questions == []
             master.check()
+
+    told(tmp_path, story, "ASYNC_MASTER")
+
+
+def test_a_broker_whose_name_was_taken_while_it_was_down_serves_what_it_has(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        await settle(scene)
+        await scene.stop("b")
+        await scene.stop("a")
+        async with Stranger(scene).running() as stranger:
+            await stranger.register(0)
+            await scene.start("a")
+            broker = scene.of("a")
+            assert broker.parts is not None
+            registrar = broker.parts.registrar
+            await until(lambda: registrar.conflict)
+            assert stranger.address in registrar.conflict
+            for destructive in ("empty", "remove", "delete", "clear"):
+                assert destructive not in registrar.conflict
+            assert not broker.config.is_slave
+            assert scene.bodies("a") == ["first"]
+            assert (await scene.ask("a", GetMaxOffset(topic=TOPIC, queue_id=0))).fields["offset"] == "1"
 
     told(tmp_path, story, "ASYNC_MASTER")
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from broker.support.admin_parts import AdminParts
 from pyromq.broker import cluster_queues
 from pyromq.broker.cluster_queues import FRESH_SECONDS, ClusterQueues
+from pyromq.broker.requests import assignment as processor
 from pyromq.broker.requests.assignment import AssignmentProcessor
 from pyromq.broker.state.assignment import STRATEGIES, share_of
 from pyromq.broker.state.request_modes import FILE, RequestModeTable
@@ -27,6 +28,7 @@ from pyromq.net.peer import Peer
 from pyromq.net.server import Server
 from pyromq.net.service import Answer, Service
 from pyromq.wire.bodies.routes import QueueData, TopicRoute
+from pyromq.wire.codes import ResponseCode
 from pyromq.wire.requests import admin as ask
 from pyromq.wire.requests.nameserver import GetRoute
 from pyromq.wire.responses import Response
@@ -219,6 +221,17 @@ def test_while_no_name_server_answers_the_last_answer_holds(monkeypatch: pytest.
 
 
 # --- pulling and popping ---------------------------------------------------------------------------------------------
+
+
+def test_modes_are_bounded_and_a_known_one_may_be_set_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processor, "MAX_REQUEST_MODES", 2)
+    desk = Desk()
+    desk.make_topic()
+    for group in ("shop", "lab", "third"):
+        desk.make_group(group)
+    codes = [desk.set_mode(group=group).code for group in ("shop", "lab", "third", "shop")]
+    assert codes == [0, 0, ResponseCode.SYSTEM_BUSY, 0]
+    assert desk.modes.get("orders", "third") is None
 
 
 def test_a_mode_is_remembered_and_told() -> None:

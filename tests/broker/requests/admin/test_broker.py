@@ -189,6 +189,17 @@ def test_runtime_figures_have_the_names_and_forms_that_tools_parse() -> None:
         int(figures[name])
 
 
+def test_a_broker_says_that_its_clock_has_jumped_and_nothing_expires() -> None:
+    parts = AdminParts()
+    parts.make_topic()
+    parts.send(5)
+    parts.store.clean()
+    assert parts.told(ask.GetRuntimeInfo())["table"]["pyromq.retentionPaused"] == ""
+    parts.time.jump(80 * 3600)
+    parts.store.clean()
+    assert "80.0 hours ahead" in parts.told(ask.GetRuntimeInfo())["table"]["pyromq.retentionPaused"]
+
+
 def test_a_broker_says_that_it_knows_writers_that_number_their_messages() -> None:
     parts = AdminParts()
     parts.writers.sequences.stored([(Numbered(Stream(b"orders", 0, b"w"), 0, 0), 0)], 0)

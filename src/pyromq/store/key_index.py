@@ -205,9 +205,16 @@ class KeyIndex:
     # --- opening -----------------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Open every file that has the right length and a believable header; remove the others."""
+        """Open every file that has the right length and a believable header; remove the others.
+
+        Raises IsADirectoryError for a directory with the name of a file; others are left alone.
+        """
+        self.close(write_header=False)
+        self.files = []
         for name in self._disk.names(self._directory):
             path = self._directory / name
+            if not name.isdigit() and self._disk.is_dir(path):
+                continue
             if name.isdigit() and self._disk.size(path) == self.file_bytes:
                 file = self._disk.open_mapped(path, writable=self._writable)
                 index_file = IndexFile(name, file, self._slots, self._entries)

@@ -95,3 +95,8 @@ class StorePaths:
     def cut_off(self) -> Path:
         """Ours: bytes that recovery cut from the end of the log, kept for people to look at."""
         return self.root / "cutoff"
+
+    @property
+    def quarantine(self) -> Path:
+        """Ours: directories in the place of files that are derived from the log, and the other way round."""
+        return self.root / "quarantine"

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from pyromq.errors import CorruptStore
 from pyromq.files.disk import Disk
 from pyromq.model.ids import QueueId
-from pyromq.store.log.segmented_file import Segment, SegmentedFile, is_position
+from pyromq.store.log.segmented_file import Segment, SegmentedFile, is_position, run_names
 from pyromq.store.log.zeroes import last_nonzero, zero
 from pyromq.store.queues.queue_cursor import ENTRY, QueueCursor
 
@@ -233,7 +233,7 @@ class ConsumeQueue:
 
     def discard(self) -> None:
         """Throw everything away, to be built again from the log."""
-        for name in self.files.disk.names(self.files.directory):
+        for name in run_names(self.files.disk, self.files.directory):
             self.files.disk.remove(self.files.directory / name)
         self.files.close()
         self.let_go()

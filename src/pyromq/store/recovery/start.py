@@ -23,6 +23,7 @@ from pyromq.store.queues.queue_repair import QueueRepair
 from pyromq.store.queues.queue_table import QueueTable
 from pyromq.store.recovery import log_recovery
 from pyromq.store.recovery.log_recovery import LogEnd, RecoveryReport
+from pyromq.store.recovery.misplaced import quarantine_misplaced
 from pyromq.store.watermarks import Watermark, Watermarks
 
 log = logging.getLogger("pyromq.store")
@@ -148,7 +149,7 @@ class Start:
     def _recover_queues(self, point: RecoverPoint | None, report: RecoveryReport, *, rebuild: bool) -> bool:
         """False when queues had to be mended: they are not the log's records one by one, and stay as they are."""
         start = report.scanned_from
-        self.queues.load(self.log.start)
+        self._load_queues()
         # Nothing was written since the recover point: what the queues have was synced with it.
         trust = report.clean and report.scanned_from == report.log_end
         intact = not rebuild
@@ -176,6 +177,17 @@ class Start:
             queue.cursor.next_append = queue.max_offset
             queue.drop_before(self.log.start)
         return not given_out and not self.dispatcher.gaps
+
+    def _load_queues(self) -> None:
+        """Find the queues; a directory in the place of a file is quarantined like a damaged one. Raises OSError."""
+        disk = self.log.files.disk
+        quarantine_misplaced(disk, self.paths, files=False)
+        try:
+            self.queues.load(self.log.start)
+        except IsADirectoryError:
+            if not quarantine_misplaced(disk, self.paths):
+                raise
+            self.queues.load(self.log.start)
 
     def _suspect_queues(self, point: RecoverPoint | None) -> None:
         """Find the queues whose first files are missing. Their messages are in the log, and so is everything that their
@@ -207,11 +219,20 @@ class Start:
         found = log_recovery.find_log_end(self.log.files, self.log.start, self.threads)
         log_recovery.refuse_damage(self.log.files, found, end)
 
+    def _load_index(self, index: KeyIndex) -> None:
+        """Raises OSError."""
+        try:
+            index.load()
+        except IsADirectoryError:
+            if not quarantine_misplaced(self.log.files.disk, self.paths):
+                raise
+            index.load()
+
     def _recover_index(self, point: RecoverPoint | None, end: int, *, clean: bool, rebuild: bool) -> int:
         """Keep what was synced whole; from where the rest is to be indexed."""
         start: int = self.log.start
         if self.index is not None:
-            self.index.load()
+            self._load_index(self.index)
             if point is not None and not rebuild and self._keep_index(self.index, point):
                 start = max(start, min(point.index_to, end))
             elif point is None and clean and not rebuild and self.index.files:

@@ -78,6 +78,22 @@ def test_these_signals_are_logged_and_ignored(tmp_path: Path) -> None:
         assert program.stop(signal.SIGTERM) == 0
 
 
+@pytest.mark.skipif(not hasattr(signal, "SIGRTMIN"), reason="this system has no real-time signals")
+def test_no_signal_ends_a_broker_but_those_that_stop_it_and_faults(tmp_path: Path) -> None:
+    """SIGKILL and SIGSTOP cannot be caught; the others left out are faults of the program, which leave a core."""
+    ends = {"SIGKILL", "SIGSTOP", "SIGINT", "SIGTERM", "SIGQUIT", "SIGXCPU", "SIGPWR"}
+    faults = {"SIGILL", "SIGTRAP", "SIGABRT", "SIGBUS", "SIGFPE", "SIGSEGV", "SIGSYS"}
+    stops = {"SIGTSTP", "SIGTTIN", "SIGTTOU"}
+    with broker(tmp_path) as program:
+        program.until("PyroMQ is up")
+        for number in signal.valid_signals():
+            if not isinstance(number, signal.Signals) or number.name not in ends | faults | stops:
+                program.process.send_signal(number)
+        assert program.stop(signal.SIGTERM) == 0
+        assert "stopped cleanly" in program.err
+    assert not (tmp_path / "pyromq-data/store/abort").exists()
+
+
 def test_a_broker_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
     process = subprocess.Popen(
         ["nohup", *command(["broker", "--port", "0"])], cwd=tmp_path, env=environment(), stdin=subprocess.DEVNULL,

@@ -1,9 +1,10 @@
 """`pyromq up`, `pyromq nameserver`, `pyromq broker`: the servers, in the foreground, until Ctrl-C or SIGTERM.
 
 SIGINT, SIGTERM, SIGQUIT, SIGXCPU and SIGPWR stop cleanly, with exit code 0. SIGHUP, SIGUSR1 and SIGUSR2 are logged and
-ignored: a server outlives its terminal, and reads its settings at the start only. A fatal error is one sentence and
-exit code 1, after the servers that already run are stopped. Servers are imported when they are started, so that a name
-server does not load the broker's code.
+ignored: a server outlives its terminal, and reads its settings at the start only. The signals of timers and
+descriptors, and real-time signals, are ignored. A fatal error is one sentence and exit code 1, after the servers that
+already run are stopped. Servers are imported when they are started, so that a name server does not load the broker's
+code.
 """
 
 from __future__ import annotations
@@ -55,6 +56,11 @@ SOMEWHERE = {"0.0.0.0": ("192.0.2.1", 9), "::": ("2001:db8::1", 9)}  # noqa: S10
 #: SIGXCPU: the soft limit of processor time (`ulimit -t`). SIGPWR: containers of LXC, and power supplies; Linux only.
 STOPPING = tuple(one for one in signal.Signals if one.name in ("SIGINT", "SIGTERM", "SIGQUIT", "SIGXCPU", "SIGPWR"))
 IGNORED = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+#: End a process by default, and come from timers and descriptors, maybe of the program that started the server: many a
+#: second, so they are ignored without a log line. On Linux real-time signals are as well.
+SILENTLY_IGNORED = tuple(
+    one for one in signal.Signals if one.name in ("SIGALRM", "SIGVTALRM", "SIGPROF", "SIGIO", "SIGPOLL", "SIGSTKFLT")
+)
 
 
 class BrokerRole(StrEnum):
@@ -271,6 +277,10 @@ def _handle_signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> Non
     for number in IGNORED:
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup: nothing to say either
             loop.add_signal_handler(number, _ignore, number)
+    real_time = range(getattr(signal, "SIGRTMIN", 1), getattr(signal, "SIGRTMAX", 0) + 1)
+    for each in (*SILENTLY_IGNORED, *real_time):
+        if signal.getsignal(each) is signal.SIG_DFL:  # a profiler has a handler of its own
+            signal.signal(each, signal.SIG_IGN)
 
 
 def _keep_standard_streams() -> None:

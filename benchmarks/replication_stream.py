@@ -21,8 +21,8 @@ from pyromq.config import StoreConfig
 from pyromq.model.message import Draft
 from pyromq.replication.primary import Primary
 from pyromq.replication.replica import Replica
-from pyromq.replication.store_log import StoreLog
 from pyromq.store.message_store import MessageStore
+from pyromq.store.store_log import StoreLog
 
 MB = 1_000_000
 

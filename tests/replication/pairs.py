@@ -19,8 +19,8 @@ from pyromq.replication.identity import Identity
 from pyromq.replication.introduction import Introduction
 from pyromq.replication.primary import Primary
 from pyromq.replication.replica import Replica, ReplicaState
-from pyromq.replication.store_log import StoreLog
 from pyromq.store.message_store import MessageStore
+from pyromq.store.store_log import StoreLog
 
 SEGMENT = 1 << 16
 PATIENCE_SECONDS = 30

@@ -17,7 +17,6 @@ from pyromq.replication import primary as primary_module
 from pyromq.replication import replica as replica_module
 from pyromq.replication import send_log
 from pyromq.replication.frames import PushReader, push_head
-from pyromq.replication.store_log import StoreLog
 from pyromq.replication.stream import Span, StreamTimes
 from pyromq.store.message_store import MessageStore
 from pyromq.store.recovery.quarantine import put_log_aside

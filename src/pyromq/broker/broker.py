@@ -109,15 +109,17 @@ class Broker:
         cut_at = self._after.cut_at if self._after is not None else None
         async with self._open_store(cut_at), _open_client() as client:
             role = await self._find_role(client)
-            settings = Settings(self.config, self.store.disk, self.store.paths.config, self.clock)
+            files = self.store.table_files()
+            settings = Settings(self.config, files.disk, files.directory, self.clock)
             settings.load()
             tables = Tables(self.config, self.store, self.clock)
-            taken = TakenProgress(self.store.disk, self.store.paths.config)
-            clamp_tables(LogEnds.of(self.store), (taken, *tables.log_tables), self.store.reserve.write)
+            taken = TakenProgress(files.disk, files.directory)
+            clamp_tables(LogEnds.of(self.store), (taken, *tables.log_tables), files.write)
             if role.has_stood_down:
                 forget_own_progress(tables.offsets, taken)
             elif not self.config.is_slave:
-                self.store.reserve.write(lambda: role.leading.begin(self.store.log.start, self.store.log.end))
+                log = self.store.positions()
+                files.write(lambda: role.leading.begin(log.log_start, log.log_end))
             copies = Replicating(self.config, self.store, self.clock, role.leading, role.others, self._ask_for)
             try:
                 async with copies.running():
@@ -131,13 +133,22 @@ class Broker:
     def _open_store(self, cut_at: int | None) -> contextlib.AbstractAsyncContextManager[MessageStore]:
         """Keep messages that no replica had hidden after a start: `AckMark` makes them visible. Raises CorruptFile."""
         replication = self._given.replication
-        role = LeadershipFile(self.store.disk, self.store.paths.config).load().role or self._given.role
+        role = self._leadership_file().load().role or self._given.role
         holds_back = replication.hides and replication.copies_for(role) > 1
         return self.store.running(truncate_at=cut_at, hold_back=holds_back)
 
+    def _leadership_file(self) -> LeadershipFile:
+        files = self.store.table_files()
+        return LeadershipFile(files.disk, files.directory)
+
+    @property
+    def _was_clean(self) -> bool:
+        """Whether the store was closed before it was opened."""
+        return self.store.report.clean
+
     async def _find_role(self, client: Client) -> Role:
         """What was decided since the settings were written, and whether we may lead. Raises CorruptFile, OSError."""
-        leading = Leading(LeadershipFile(self.store.disk, self.store.paths.config), self._given)
+        leading = Leading(self._leadership_file(), self._given)
         trust = Trust(self._given, load_group_secret(self._given.replication.secret_file), self.clock)
         await trust.resolve()
         others = Others(leading, client, lambda: self.address, trust)
@@ -150,7 +161,7 @@ class Broker:
             self._void_late_promotion(leading)
             role.has_stood_down |= leading.config.is_slave
         else:
-            if not self.store.report.clean and not self._given.store.flush.sync:
+            if not self._was_clean and not self._given.store.flush.sync:
                 leading.may_lack_reported()
             if (number := await others.id_instead_of_taken()) is not None:
                 leading.renumber(number)
@@ -162,12 +173,12 @@ class Broker:
     def _has_crashed(self, leading: Leading) -> bool:
         if leading.known.pending is not None:
             return False  # it has not led with this log
-        return not self.store.report.clean or leading.has_crashed(self.store.log.end)
+        return not self._was_clean or leading.has_crashed(self.store.positions().log_end)
 
     def _void_late_promotion(self, leading: Leading) -> None:
         """Raises OSError."""
         now_ms, clock_ms = self.clock.now_ms(), int(self.clock.monotonic() * 1000)
-        leading.void_late_promotion(now_ms=now_ms, clock_ms=clock_ms, was_clean=self.store.report.clean)
+        leading.void_late_promotion(now_ms=now_ms, clock_ms=clock_ms, was_clean=self._was_clean)
 
     def _record_clean_end(self, leading: Leading) -> None:
         """Record in leadership.json where the log of a leading life ends, after everything in it was synced.
@@ -179,15 +190,15 @@ class Broker:
         try:
             self.store.commit_gathered()
             self.store.flush()
-            self.store.reserve.write(lambda: leading.end_cleanly(self.store.log.end))
+            self.store.table_files().write(lambda: leading.end_cleanly(self.store.positions().log_end))
         except StoreFenced:
             return  # the store says why
         except OSError as error:
             log.warning("that this broker was stopped cleanly cannot be written down: %s", what_to_do(error))
 
     def _extent(self, leading: Leading) -> LogExtent:
-        end = max(self.store.log.end, self.store.marks.appended.value)  # an open append batch is ahead of the log
-        return leading.extent(self.store.log.start, end)
+        log = self.store.positions()
+        return leading.extent(log.log_start, max(log.log_end, log.appended))  # an open append batch is ahead
 
     def _ask_for(self, change: Change) -> bool:
         """False: another one has been asked for before, and is carried out."""
@@ -221,7 +232,7 @@ class Broker:
 
     def _is_first_start(self, leading: Leading) -> bool:
         """Return whether this store was never used before: a name that is taken is a mistake in its settings then."""
-        return self._after is None and self.store.log.end == 0 and leading.known.lives <= 1
+        return self._after is None and self.store.positions().log_end == 0 and leading.known.lives <= 1
 
     async def _listen_for_vips(self) -> None:
         """Clients may choose to send to the port two below, which RocketMQ keeps free of pulls. Here it is the same."""

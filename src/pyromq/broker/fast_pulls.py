@@ -25,7 +25,6 @@ from pyromq.net.connection import Connection
 from pyromq.store.message_store import MessageStore
 from pyromq.store.queues.queue_cursor import ENTRY
 from pyromq.store.queues.queue_reader import ReadResult, ReadStatus
-from pyromq.store.reader import to_bytes
 from pyromq.wire.answer_pieces import answer_pieces
 from pyromq.wire.frames import decode_frame
 from pyromq.wire.requests.client import PullMessage, decode_request
@@ -118,14 +117,14 @@ class FastPulls:
         segment = queue.files.find(offset * ENTRY.size)
         if segment is None:
             return None
-        entries, log_files = segment.buffer, store.log.files
+        entries, log_files = segment.buffer, store.log_files()
         position = ENTRY.unpack_from(entries, offset * ENTRY.size - segment.base)[0]
         warm = store.warm_stretch(position)
         if warm is None or self._advice.is_far(position):
             return None
         plan.open_window(
             entries, segment.base // ENTRY.size, offset, min(last, segment.end // ENTRY.size), queue.min_offset,
-            log_files.start, log_files.file_bytes, log_files.buffers, min(store.marks.written.value, warm[1]), warm[0],
+            log_files.start, log_files.file_bytes, log_files.buffers, min(store.positions().written, warm[1]), warm[0],
         )  # fmt: skip
         return plan.answer(offset, correlation_id, inlet)
 
@@ -160,7 +159,7 @@ class FastPulls:
             return None
         if command.is_one_way or command.is_answer:
             return None
-        queue = self._store.queues.get(to_bytes(request.topic), request.queue_id)
+        queue = self._store.queue(request.topic, request.queue_id)
         if queue is None or plan.wanted.needs_properties:
             return None
         made: PullPlan = ACCELERATED.PullPlan(

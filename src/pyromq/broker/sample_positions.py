@@ -14,8 +14,8 @@ MOST_COMPARED = 32
 def sample_positions(store: MessageStore, start: int, end: int) -> list[int]:
     """Return the positions of the first message of each file, and of the last message, from `start` to `end`."""
     store.dispatch()
-    lasts = [position for queue in store.queues if (position := _last_before(queue, end)) is not None]
-    heads = [one.base for one in store.log.files.segments[-MOST_COMPARED:] if one.base < store.log.end]
+    lasts = [position for queue in store.queue_list() if (position := _last_before(queue, end)) is not None]
+    heads = [one.base for one in store.log_files().segments[-MOST_COMPARED:] if one.base < store.positions().log_end]
     return sorted(one for one in {*heads, *([max(lasts)] if lasts else [])} if start <= one < end)
 
 

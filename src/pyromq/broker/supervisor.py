@@ -185,7 +185,7 @@ class BrokerLife:
     def _prepare(self, change: Change) -> None:
         """What has to be done with a store that nobody has open. Raises StoreError, OSError."""
         store = self._config.store
-        paths, end = StorePaths.of(store), self.broker.store.log.end
+        paths, end = StorePaths.of(store), self.broker.store.positions().log_end
         disk = OsDisk(paths.staging, {paths.commit_log: paths.log_staging})
         if change.begin_anew:
             put_log_aside(disk, paths, self._clock, end=end, why=change.why)

@@ -141,7 +141,7 @@ class Parts:
         self.ack_mark = AckMark(config(), store, clock)
         self.ack_mark.connect(copies)
         self.read_advice = ReadAdvice(
-            config, lambda: store.marks.written.value, lambda: bool(self.ack_mark.in_sync()), machine_memory()
+            config, lambda: store.positions().written, lambda: bool(self.ack_mark.in_sync()), machine_memory()
         )
         self.copy_figures = CopyFigures(config, store, copies, self.ack_mark, clock, lambda: self.metadata_copy.problem)
         self.copy_figures.show_in(store.telemetry)
@@ -163,10 +163,11 @@ class Parts:
     def _know_others(self, role: Role, address: str) -> None:
         """Whom this broker asks and tells: name servers, and its master if it is a slave."""
         config, tables, store, leading = self._settings.current, self._tables, self._store, role.leading
-        self._taken = TakenProgress(store.disk, store.paths.config)
+        files = store.table_files()
+        self._taken = TakenProgress(files.disk, files.directory)
         self.metadata_copy = MetadataCopy(
             config, tables, role.client, topics_changed=self._topics_changed, groups_changed=self._groups_changed,
-            log_end=lambda: store.marks.appended.value, queue_end=store.max_offset, taken=self._taken,
+            log_end=lambda: store.positions().appended, queue_end=store.max_offset, taken=self._taken,
             trusts=self._copies.trusts, catch_up=store.catch_up,
         )  # fmt: skip
         self._copies.agreed = self._follows_master_at
@@ -285,7 +286,7 @@ class Parts:
 
     def _settings_changed(self, config: BrokerConfig) -> None:
         """Somebody changed settings over the network."""
-        self._store.cleaner.retention = config.store.retention
+        self._store.set_retention(config.store.retention)
         if self.fast_sends is not None:
             self.fast_sends.settings_changed()
         self._plan_anew()

@@ -320,16 +320,16 @@ def _recover(config: StoreConfig, truncate_at: int | None, rebuild: bool) -> tup
         try:
             report = store.open(truncate_at=truncate_at, rebuild=rebuild)
             store.dispatch()
-            return report, sum(queue.max_offset - queue.min_offset for queue in store.queues)
+            return report, sum(queue.max_offset - queue.min_offset for queue in store.queue_list())
         finally:
             store.close()
 
     with ThreadPoolExecutor(1, "pyromq-recover") as pool, output.progress_bar("Recovering") as progress:
         future = pool.submit(work)
         while not wait_for([future], 0.1).done:
-            marks = store.marks
-            total = marks.written.value - store.log.start
-            done = marks.dispatched.value + marks.indexed.value - 2 * store.log.start
+            at = store.positions()
+            total = at.written - at.log_start
+            done = at.dispatched + at.indexed - 2 * at.log_start
             progress(max(done, 0), 2 * max(total, 0))
         return future.result()
 

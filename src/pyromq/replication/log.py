@@ -5,14 +5,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-
-class InFile(NamedTuple):
-    """Where bytes of the log are in a file: for the kernel to send them itself."""
-
-    descriptor: int
-    offset: int
+from pyromq.store.store_log import InFile
 
 
 class ReadLog(Protocol):

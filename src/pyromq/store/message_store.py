@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
 from pyromq.clock import Clock, SystemClock
-from pyromq.config import StoreConfig
+from pyromq.config import RetentionConfig, StoreConfig
 from pyromq.errors import (
     CorruptLog,
     CorruptQueue,
@@ -64,7 +64,7 @@ from pyromq.store.log.page_cache import Warmth
 from pyromq.store.log.segmented_file import SegmentedFile
 from pyromq.store.log.transient_pool import TransientPool
 from pyromq.store.paths import StorePaths
-from pyromq.store.queues.arrivals import Arrivals
+from pyromq.store.queues.arrivals import Arrivals, OnArrival
 from pyromq.store.queues.consume_queue import ConsumeQueue
 from pyromq.store.queues.queue_cursor import queue_key
 from pyromq.store.queues.queue_repair import QueueRepair
@@ -72,7 +72,8 @@ from pyromq.store.queues.queue_table import QueueTable, is_safe_topic
 from pyromq.store.reader import StoreReader, decode, to_bytes
 from pyromq.store.recovery.log_recovery import RecoveryReport
 from pyromq.store.recovery.start import Start
-from pyromq.store.watermarks import Watermark, Watermarks
+from pyromq.store.store_views import StoreFigures, TableFiles
+from pyromq.store.watermarks import Positions, Watermark, Watermarks
 
 __all__ = ["InlineRunner", "MessageStore", "decode"]
 
@@ -226,6 +227,45 @@ class MessageStore(StoreReader):
     def disk_usage(self) -> tuple[Usage, Usage]:
         """How full the file systems are: that of the log, and that of everything else. Often they are one."""
         return log_place.usage(self.disk, self.paths), self.disk.usage(self.paths.root)
+
+    def positions(self) -> Positions:
+        """Return where the log starts and ends, and all watermarks."""
+        marks = self.marks
+        return Positions(
+            self.log.start, self.log.end, marks.appended.value, marks.synced.value, marks.written.value, marks.visible,
+            marks.dispatched.value, marks.indexed.value, self.copyable.value,
+        )  # fmt: skip
+
+    def figures(self) -> StoreFigures:
+        """Return the measurements that operators read."""
+        return StoreFigures(
+            disk_usage=self.disk_usage(),
+            log_directory=self.paths.commit_log,
+            recover_bytes=self.marks.appended.value - self.points.current.queues_to,
+            retention_paused=self.cleaner.why_nothing_expires,
+            append_seconds=self._append_seconds,
+            flush_seconds=self.telemetry.histogram("store.flush_seconds"),
+        )
+
+    def table_files(self) -> TableFiles:
+        """Return where a broker keeps its tables."""
+        return TableFiles(self.disk, self.paths.config, self.reserve.write)
+
+    def log_files(self) -> SegmentedFile:
+        """Return the log's segments, for readers that scan it."""
+        return self.log.files
+
+    def on_arrival(self, listener: OnArrival) -> None:
+        """Call `listener` with the watched queues that have grown. It must return quickly and not raise."""
+        self.arrivals.listen(listener)
+
+    def watch(self, topic: str, queue_id: int) -> None:
+        """Report the next message of a queue to the listeners of `on_arrival`, once."""
+        self.arrivals.watch(topic, queue_id)
+
+    def set_retention(self, retention: RetentionConfig) -> None:
+        """Change how long data stays."""
+        self.cleaner.retention = retention
 
     # --- opening and closing -----------------------------------------------------------------------------------------
 
@@ -460,7 +500,7 @@ class MessageStore(StoreReader):
         readers see them."""
         return self.marks.appended if self._transient is None else self.marks.written
 
-    def log_bytes(self, position: int, most: int) -> memoryview:
+    def log_range(self, position: int, most: int) -> memoryview:
         """What the log has from a position on, in one segment. Nothing when it ends there. Raises OffsetNotFound."""
         end = self.copyable.value
         segment = self.log.files.find(position)

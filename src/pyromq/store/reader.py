@@ -90,7 +90,7 @@ class StoreReader:
         while a damaged queue is derived again, and CorruptQueue if that has not helped.
         """
         self._check_open()
-        queue = self._queue(topic, queue_id)
+        queue = self.queue(topic, queue_id)
         if queue is None:
             return ReadResult(ReadStatus.NO_QUEUE, 0, 0, 0)
         max_messages, max_bytes = min(max(max_messages, 1), MAX_READ), min(max(max_bytes, 0), MAX_READ)
@@ -119,7 +119,7 @@ class StoreReader:
     async def read_soon(self, topic: str, queue_id: int, offset: int, **limits: Any) -> ReadResult:
         """Like `read`, but data that has left the page cache is fetched by a thread first: the loop never waits. Waits
         while a damaged queue is derived again."""
-        queue = self._queue(topic, queue_id)
+        queue = self.queue(topic, queue_id)
         if queue is not None:
             await self._wait_readable(queue)
         try:
@@ -139,7 +139,7 @@ class StoreReader:
         hot_from = self.hot_from()
         if hot_from <= self.log.files.start:
             return False
-        queue = self._queue(topic, queue_id)
+        queue = self.queue(topic, queue_id)
         entry = queue.entry(offset) if queue is not None and queue.min_offset <= offset < queue.max_offset else None
         if entry is None or entry.position >= hot_from:
             return False
@@ -169,7 +169,7 @@ class StoreReader:
         **_: Any,
     ) -> Iterator[tuple[Segment, int, int]]:
         """What a read is about to touch and the system says is not in memory, record by record."""
-        queue = self._queue(topic, queue_id)
+        queue = self.queue(topic, queue_id)
         if queue is None or not queue.min_offset <= offset:
             return
         hot_from = self.hot_from()
@@ -295,7 +295,7 @@ class StoreReader:
     def offset_at(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int:
         """The first offset stored at or after a time (the maximum if there is none);
         with `upper`, the last one stored at or before it (the minimum if there is none)."""
-        queue = self._queue(topic, queue_id)
+        queue = self.queue(topic, queue_id)
         if queue is None:
             return 0
         first = self._first_stored(queue, timestamp_ms + (1 if upper else 0))
@@ -332,7 +332,7 @@ class StoreReader:
 
     async def earliest_store_time_soon(self, topic: str, queue_id: int) -> int | None:
         """When the oldest message of a queue was stored; None when there is none. Cold data is fetched first."""
-        queue = self._queue(topic, queue_id)
+        queue = self.queue(topic, queue_id)
         if queue is None:
             return None
         await self._fetch_record(queue, queue.min_offset)
@@ -340,7 +340,7 @@ class StoreReader:
 
     async def _fetch_probes(self, topic: str, queue_id: int, timestamp_ms: int) -> None:
         """Bring in the records that a search by time will look at: it halves the same range in the same way."""
-        queue = self._queue(topic, queue_id)
+        queue = self.queue(topic, queue_id)
         low, high = (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
         while queue is not None and low < high:
             middle = (low + high) // 2
@@ -358,21 +358,33 @@ class StoreReader:
                 await asyncio.to_thread(segment.file.read_at, start, end - start)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        queue = self._queue(topic, queue_id)
+        queue = self.queue(topic, queue_id)
         return queue.min_offset if queue is not None else 0
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        queue = self._queue(topic, queue_id)
+        queue = self.queue(topic, queue_id)
         return queue.max_offset if queue is not None else 0
 
     def given_out(self, topic: str, queue_id: int) -> int:
         """Behind the newest message of a queue, shown to readers or not."""
-        queue = self._queue(topic, queue_id)
+        queue = self.queue(topic, queue_id)
         return queue.cursor.next_append if queue is not None else 0
 
-    def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+    def newest_indexed(self) -> tuple[int, int]:
+        """Return store time and position of the newest message in the key index; zeros if there is none."""
+        if self.index is None or not self.index.files:
+            return 0, 0
+        cursor = self.index.files[-1].cursor
+        return cursor.end_ms, cursor.end_position
+
+    def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """Return a consume queue; `None` if no message was ever appended to it."""
         self._check_open()
         return self.queues.get(to_bytes(topic), queue_id)
+
+    def queue_list(self, topic: str | None = None) -> list[ConsumeQueue]:
+        """Return all consume queues, or those of a topic in the order of their numbers."""
+        return list(self.queues) if topic is None else self.queues.of_topic(to_bytes(topic))
 
 
 def _entries(queue: ConsumeQueue, offset: int, end: int) -> Iterator[tuple[int, int, int]]:

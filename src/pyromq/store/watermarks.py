@@ -113,6 +113,8 @@ class Positions(NamedTuple):
     visible: int
     dispatched: int
     indexed: int
+    #: Everything below is in the log's files, for replicas: `written` with the transient pool, else `appended`.
+    replicable: int
 
 
 class Watermarks:

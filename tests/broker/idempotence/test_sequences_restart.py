@@ -370,7 +370,7 @@ def copied(master: Scene, slave: Parts) -> None:
     store = master.parts.store
     store.close_batch()
     start, end = slave.store.log.end, store.log.end
-    slave.store.append_copy(store.log_bytes(start, end - start), 1, 1)
+    slave.store.append_copy(store.log_range(start, end - start), 1, 1)
 
 
 def test_a_slave_that_takes_over_knows_what_writers_sent_to_its_master() -> None:

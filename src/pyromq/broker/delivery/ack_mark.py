@@ -34,6 +34,7 @@ from typing import Protocol
 from pyromq.clock import Clock
 from pyromq.config import BrokerConfig
 from pyromq.errors import NotEnoughReplicas, NotNow, PyroMQError, SlavesLate
+from pyromq.model.ids import LogPosition, QueueOffset
 from pyromq.model.message import AppendedAt
 from pyromq.replication.followers import AckRule, Followers, SyncRule
 from pyromq.store.message_store import MessageStore
@@ -197,6 +198,10 @@ class AckMark:
     def answer(self, receipt: AppendedAt, response: Response) -> Awaitable[Response] | Response:
         """Return the response to a send, at once or after the message is acknowledged."""
         return self._answer_later(receipt, response) if self.waits else response
+
+    def answer_all(self, response: Response) -> Awaitable[Response] | Response:
+        """Return the response, at once or after everything in the log is acknowledged."""
+        return self.answer(AppendedAt(LogPosition(self._end.value), 0, QueueOffset(0)), response)
 
     async def _answer_later(self, receipt: AppendedAt, response: Response) -> Response:
         try:

@@ -9,7 +9,6 @@ from collections.abc import Awaitable
 
 from pyromq.broker.delivery.ack_mark import AckMark
 from pyromq.errors import NotNow
-from pyromq.model.ids import LogPosition, QueueOffset
 from pyromq.model.message import AppendedAt, Draft
 from pyromq.store.message_store import MessageStore
 from pyromq.wire.responses import Response
@@ -48,8 +47,7 @@ class Writer:
 
     def answer_when_all_acknowledged(self, answer: Response) -> Awaitable[Response] | Response:
         """Return the answer, at once or after everything in the log is acknowledged."""
-        end = LogPosition(self._store.marks.appended.value)
-        return self._ack_mark.answer(AppendedAt(end, 0, QueueOffset(0)), answer)
+        return self._ack_mark.answer_all(answer)
 
     async def put(self, draft: Draft) -> AppendedAt:
         """Append one message and wait until it is acknowledged."""

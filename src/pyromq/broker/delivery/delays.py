@@ -130,12 +130,12 @@ class Delays:
         self._last: AppendedAt | None = None
         self._is_held_up = False
         self._missing_topics: set[bytes] = set()
-        store.arrivals.listen(self._on_arrival)
+        store.on_arrival(self._on_arrival)
         store.marks.synced.listen(self._on_synced)
 
     def _level_count(self) -> int:
         """The levels of the settings, and those that older settings left messages in: they wait like the last level."""
-        queues = self._store.queues.of_topic(layout.SCHEDULE_TOPIC)
+        queues = self._store.queue_list(names.SCHEDULE_TOPIC)
         found = [queue.id.number + 1 for queue in queues if queue.id.number < MAX_LEVELS]
         return max(len(self._delays_ms), *found, 0)
 
@@ -216,7 +216,7 @@ class Delays:
 
     async def _arrival(self, level: _Level) -> None:
         level.arrived.clear()
-        self._store.arrivals.watch(names.SCHEDULE_TOPIC, level.queue_id)
+        self._store.watch(names.SCHEDULE_TOPIC, level.queue_id)
         await level.arrived.wait()
 
     def _on_arrival(self, queues: list[tuple[str, int]]) -> None:
@@ -331,7 +331,7 @@ class Delays:
         """Go on at an offset, which counts when the log is synced up to `end` and everything before counts."""
         level.offset = offset
         level.unconfirmed.append(_Unconfirmed(end, offset))
-        self._confirm(level, self._store.marks.synced.value)
+        self._confirm(level, self._store.positions().synced)
 
     def _confirm(self, level: _Level, synced: int) -> None:
         while level.unconfirmed and level.unconfirmed[0].end <= synced:

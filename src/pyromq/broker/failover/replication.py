@@ -46,9 +46,9 @@ from pyromq.replication.log_matching import (
 )
 from pyromq.replication.primary import Primary
 from pyromq.replication.replica import Replica, ReplicaState
-from pyromq.replication.store_log import StoreLog
 from pyromq.replication.stream import StreamTimes
 from pyromq.store.message_store import MessageStore
+from pyromq.store.store_log import StoreLog
 from pyromq.wire.bodies.epochs import BrokerEpochs
 
 log = logging.getLogger("pyromq.broker")
@@ -175,8 +175,8 @@ class Replicating:
 
     def described(self, address: str) -> BrokerEpochs:
         """For whoever asks."""
-        store = self._store
-        return self._leading.describe(store.log.start, store.marks.written.value, address, self.address)
+        log = self._store.positions()
+        return self._leading.describe(log.log_start, log.written, address, self.address)
 
     # --- running -----------------------------------------------------------------------------------------------------
 
@@ -305,7 +305,7 @@ class Replicating:
 
         Until then it may lack messages that were acknowledged before it came: to another slave, or to none.
         """
-        return self._store.log.end >= self._leading.known.master_end
+        return self._store.positions().log_end >= self._leading.known.master_end
 
     def trusts(self, address: str) -> bool:
         """May topics, groups and progress be taken from there? From one whose log is ours, for as long as we copy it:
@@ -443,7 +443,7 @@ class Replicating:
 
     def _agree_with(self, told: BrokerEpochs, address: str) -> None:
         """Have put aside what is not the master's. Raises Parted when that has to happen first, and OSError."""
-        ours = LogExtent(self._store.log.start, self._store.log.end, self._leading.epochs)
+        ours = LogExtent(*self._store.positions()[:2], self._leading.epochs)
         theirs = extent_of(told)
         way = way_back(theirs, ours)
         if not isinstance(way, GoOn) and told.newest <= self._leading.number and not are_related(theirs, ours):

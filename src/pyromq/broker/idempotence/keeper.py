@@ -77,7 +77,7 @@ class SequenceKeeper:
 
     def load(self) -> None:
         """Find out what is known of writers; before anything is appended."""
-        end = self._store.marks.appended.value
+        end = self._store.positions().appended
         try:
             snapshot = self._file.load()
         except CorruptFile as damage:
@@ -109,8 +109,8 @@ class SequenceKeeper:
             self._file.save(Snapshot(0, []))
 
     def _read_log(self, start: int, end: int) -> None:
-        start = max(start, self._store.log.start)
-        for message, stored_ms, position in numbered_records(self._store.log.files, start, end):
+        start = max(start, self._store.positions().log_start)
+        for message, stored_ms, position in numbered_records(self._store.log_files(), start, end):
             self.sequences.stored(((message, position),), stored_ms)
         self.sequences.forget_old(self._clock.now_ms())
         self._read_to = end
@@ -119,11 +119,12 @@ class SequenceKeeper:
     def holds(self, stream: Stream, end: BatchEnd) -> bool:
         """Return whether the end of a batch is in the log, at the position that the table has."""
         store = self._store
-        if not store.log.start <= end.position < store.marks.appended.value:
+        positions = store.positions()
+        if not positions.log_start <= end.position < positions.appended:
             return False
-        if end.position >= store.copyable.value:
+        if end.position >= positions.replicable:
             return True  # appended in this life, and not in a file yet
-        found = numbered_at(store.log.files, end.position)
+        found = numbered_at(store.log_files(), end.position)
         return found is not None and (found.stream, found.batch, found.number) == (stream, end.batch, end.number)
 
     # --- a copy ------------------------------------------------------------------------------------------------------
@@ -140,7 +141,7 @@ class SequenceKeeper:
             log.warning("writers are not remembered yet, and are tried again: %s", trouble)
             return
         while self._read_to < (end := self._next_end()):
-            for message, stored_ms, position in numbered_records(self._store.log.files, self._read_to, end):
+            for message, stored_ms, position in numbered_records(self._store.log_files(), self._read_to, end):
                 self.sequences.stored(((message, position),), stored_ms)
             self._read_to = end
             await asyncio.sleep(0)
@@ -148,7 +149,7 @@ class SequenceKeeper:
     def _next_end(self) -> int:
         while self._ends and self._ends[0] <= self._read_to:
             self._ends.popleft()
-        return self._ends[0] if self._ends else self._store.marks.written.value
+        return self._ends[0] if self._ends else self._store.positions().written
 
     # --- saving ------------------------------------------------------------------------------------------------------
 
@@ -196,7 +197,7 @@ class SequenceKeeper:
 
     @property
     def _known_to(self) -> int:
-        return self._read_to if self._reads_copy else self._store.marks.appended.value
+        return self._read_to if self._reads_copy else self._store.positions().appended
 
     async def save(self) -> None:
         """Let the file follow the log, if numbered messages were ever sent; a disk that does not take it is logged."""

@@ -71,7 +71,7 @@ class OffsetProcessor:
         """Also one that a topic had before it was made smaller: what is in it is still consumed."""
         return (
             0 <= queue_id < max(topic.read_queues, topic.write_queues)
-            or self._store.queues.get(topic.name.encode(), queue_id) is not None
+            or self._store.queue(topic.name, queue_id) is not None
         )
 
     def search(self, request: SearchOffset, peer: Peer) -> Awaitable[Response]:

@@ -49,11 +49,7 @@ class QueryProcessor:
 
     def _index_state(self) -> tuple[int, int]:
         """Store time and position of the newest message in the index."""
-        index = self._store.index
-        if index is None or not index.files:
-            return 0, 0
-        cursor = index.files[-1].cursor
-        return cursor.end_ms, cursor.end_position
+        return self._store.newest_indexed()
 
     def view(self, request: ViewMessage, peer: Peer) -> Awaitable[Response]:
         return self._view(request.position)

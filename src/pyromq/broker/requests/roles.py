@@ -170,9 +170,10 @@ class LeadingProcessor:
                 async with asyncio.timeout(METADATA_SECONDS):
                     await self._metadata.copy_now()
         async with self._standing_still():
-            if self._store.log.end < request.position:
+            end = self._store.positions().log_end
+            if end < request.position:
                 raise NotNow(
-                    f"this broker's log ends at {self._store.log.end}, and {request.position} is asked for: it would "
+                    f"this broker's log ends at {end}, and {request.position} is asked for: it would "
                     "lead without what was promised"
                 )
             self._store.catch_up()
@@ -191,9 +192,9 @@ class LeadingProcessor:
             known = (*known, *fresh)
             answers = await self._others.survey(before_leading=True)
         knows_leader = leading.waits or any(one.broker_id == 0 for one in known)
-        end = self._store.log.end
+        end = self._store.positions().log_end
         is_whole = not leading.waits and self._copies.has_caught_up
-        candidate = Candidate(leading.extent(self._store.log.start, end), leading.least_copies, is_whole)
+        candidate = Candidate(leading.extent(self._store.positions().log_start, end), leading.least_copies, is_whole)
         why = why_not_to_promote(candidate, known, answers, not knows_leader)
         if why is not None:
             raise NotNow(f"this broker is not promoted: {why}")
@@ -231,7 +232,7 @@ class LeadingProcessor:
         """The copy does not grow, and is on the disk. If it is not to lead after all, it goes on."""
         await self._copies.stop_following()
         try:
-            end = LogPosition(self._store.log.end)
+            end = LogPosition(self._store.positions().log_end)
             await self._store.wait_synced(AppendedAt(end, 0, QueueOffset(0)))
             yield
         except BaseException:
@@ -240,7 +241,7 @@ class LeadingProcessor:
 
     def _topics_begun_since(self, position: int) -> dict[str, int]:
         found: dict[str, int] = {}
-        for queue in self._store.queues:
+        for queue in self._store.queue_list():
             first = queue.entry(queue.min_offset) if queue.max_offset > queue.min_offset else None
             if first is not None and first.position >= position:
                 found[queue.id.topic] = max(found.get(queue.id.topic, 0), queue.id.number + 1)
@@ -248,7 +249,7 @@ class LeadingProcessor:
 
     def _promoted(self) -> Promoted:
         leading = self._leading
-        return Promoted(epoch=leading.number, position=self._store.log.end, role=leading.config.role)
+        return Promoted(epoch=leading.number, position=self._store.positions().log_end, role=leading.config.role)
 
     # --- a master stands down ----------------------------------------------------------------------------------------
 
@@ -385,7 +386,7 @@ class LeadingProcessor:
             self._leading.stand_down(epoch, number, Member(to, 0, told.ha_address))
         finally:
             self._change(Change(why=f"{to} leads from now on, with epoch {epoch}"))
-        return SteppedDown(epoch=epoch, position=self._store.log.end, broker_id=number)
+        return SteppedDown(epoch=epoch, position=self._store.positions().log_end, broker_id=number)
 
     async def _until_it_has(self, to: str, all_but: int, until: float) -> BrokerEpochs:
         """Wait for a slave to have our log. Raises NotNow, CallFailed."""
@@ -401,10 +402,10 @@ class LeadingProcessor:
             if told is None or told.name != self._leading.config.name or told.broker_id == 0:
                 raise NotNow(f"{to} is no slave of this broker: nobody to hand over to")
             follows = epochs_of(told) == self._leading.epochs
-            if follows and told.end >= self._store.marks.appended.value - all_but:
+            if follows and told.end >= self._store.positions().appended - all_but:
                 return told
             if self._clock.monotonic() > until:
-                lacks = self._store.marks.appended.value - told.end
+                lacks = self._store.positions().appended - told.end
                 why = f"still lacks {lacks} bytes" if follows else "does not follow this broker now"
                 raise NotNow(f"{to} {why}: this broker goes on leading; try again later")
             await asyncio.sleep(ASK_AGAIN_SECONDS)
@@ -416,7 +417,7 @@ class LeadingProcessor:
 
     async def _have_promoted(self, to: str, role: str, told: BrokerEpochs) -> None:
         """Raises NotNow when it does not lead, as far as can be found out."""
-        number, end = self._leading.number + 1, self._store.marks.appended.value
+        number, end = self._leading.number + 1, self._store.positions().appended
         request = PromoteBroker(
             epoch=number, role=role, reason="the master hands over", position=end, handed_over=True,
             deadline_ms=deadline(told),

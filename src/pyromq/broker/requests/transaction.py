@@ -64,7 +64,7 @@ class TransactionProcessor:
             log.info("%s does not know yet what becomes of the transaction %s", peer.address, _name(request))
             return Response()
         journal = self._journal
-        if request.half_position >= journal.store.marks.dispatched.value:
+        if request.half_position >= journal.store.positions().dispatched:
             journal.store.catch_up()  # its half came a moment ago
         if not journal.is_loaded or journal.is_cold(request.half_offset):
             return self._end_later(request, peer)

@@ -32,7 +32,7 @@ class LogEnds:
 
     @classmethod
     def of(cls, store: MessageStore) -> LogEnds:
-        return cls(store.marks.appended.value, store.given_out)
+        return cls(store.positions().appended, store.given_out)
 
 
 class LogTable(Protocol):

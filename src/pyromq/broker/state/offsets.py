@@ -9,7 +9,6 @@ from pyromq.broker.bounds import OffsetCount
 from pyromq.broker.state.rejoin_guard import RejoinGuard
 from pyromq.errors import IllegalOffset
 from pyromq.store.message_store import MessageStore
-from pyromq.store.reader import to_bytes
 from pyromq.store.tables.config_files import ConsumerOffsets
 
 log = logging.getLogger("pyromq.broker")
@@ -102,9 +101,9 @@ class Progress:
     def start_of(self, topic: str, queue_id: int) -> int | None:
         """Where a group without progress begins: 0 while the queue's first message is still there, and not too far
         back in the log; else None, and the consumer decides."""
-        queue = self._store.queues.get(to_bytes(topic), queue_id)
+        queue = self._store.queue(topic, queue_id)
         if queue is None or queue.min_offset != 0 or queue.max_offset == 0:
             return None
         first = queue.entry(0)
-        is_near = first is not None and self._store.marks.written.value - first.position <= self._near
+        is_near = first is not None and self._store.positions().written - first.position <= self._near
         return 0 if is_near else None

@@ -23,15 +23,16 @@ class Tables:
     """Loaded when the store is open, and saved beside the loop: settings at each change, progress every so often."""
 
     def __init__(self, config: BrokerConfig, store: MessageStore, clock: Clock) -> None:
-        place = (store.disk, store.paths.config, clock)
+        files = store.table_files()
+        place = (files.disk, files.directory, clock)
         self.topics = TopicTable(*place)
         self.groups = GroupTable(*place)
         self.offsets = ConsumerOffsets(*place)
         self.delays = DelayOffsets(*place)
-        self.request_modes = RequestModeTable(store.disk, store.paths.config)
+        self.request_modes = RequestModeTable(files.disk, files.directory)
         for table in (self.topics, self.groups, self.offsets, self.delays, self.request_modes):
             table.load()
-        file = WritersFile(store.disk, store.paths.config)
+        file = WritersFile(files.disk, files.directory)
         self.writers = SequenceKeeper(
             Sequences(config.idempotence.retention_hours * HOUR_MS), file, store, clock, reads_copy=config.is_slave
         )
@@ -39,9 +40,8 @@ class Tables:
         #: The tables that every start clamps to the log.
         self.log_tables: list[LogTable] = [GroupOffsets(self.offsets), DelayLevels(self.delays), self.writers]
         self.settings_saver = Saver(self.topics, self.groups, self.request_modes)
-        in_reserve = store.reserve.write
-        self.offsets_saver = Saver(self.offsets, every_ms=config.offsets_flush_interval_ms, write=in_reserve)
-        delays_saver = Saver(self.delays, every_ms=config.config_flush_interval_ms, write=in_reserve)
+        self.offsets_saver = Saver(self.offsets, every_ms=config.offsets_flush_interval_ms, write=files.write)
+        delays_saver = Saver(self.delays, every_ms=config.config_flush_interval_ms, write=files.write)
         self._savers = (self.settings_saver, self.offsets_saver, delays_saver)
         self._is_slave = config.is_slave
 

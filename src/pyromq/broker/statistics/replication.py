@@ -59,7 +59,7 @@ class CopyFigures:
 
     @property
     def _end(self) -> int:
-        return self._store.marks.written.value
+        return self._store.positions().written
 
     @property
     def epoch(self) -> int:

@@ -90,14 +90,14 @@ class RuntimeInfo:
 
     def _earliest_ms(self) -> int:
         """When the oldest message of the log was stored; -1 when there is none."""
-        files = self._store.log.files
-        segment = files.find(files.start) if self._store.marks.written.value > files.start else None
+        files = self._store.log_files()
+        segment = files.find(files.start) if self._store.positions().written > files.start else None
         stored_ms = None if segment is None else record.stored_at_ms(segment.buffer, 0, segment.size)
         return -1 if stored_ms is None else stored_ms
 
     def _puts(self) -> dict[str, object]:
         put, mornings = self._statistics.put, self._statistics.put_mornings
-        seconds = self._store.telemetry.histogram("store.append_seconds")
+        seconds = self._store.figures().append_seconds
         return {
             "putMessageTimesTotal": put.messages,
             "putMessageFailedTimes": self._statistics.failed_puts,
@@ -138,25 +138,25 @@ class RuntimeInfo:
         }
 
     def _disk(self) -> dict[str, object]:
-        store = self._store
-        usage, of_queues = store.disk_usage()
+        figures, positions = self._store.figures(), self._store.positions()
+        usage, of_queues = figures.disk_usage
         free = usage.total - usage.used
         return {
             "commitLogDiskRatio": usage.share,
-            f"commitLogDiskRatio_{store.paths.commit_log}": usage.share,
+            f"commitLogDiskRatio_{figures.log_directory}": usage.share,
             "consumeQueueDiskRatio": of_queues.share,
-            "commitLogMinOffset": store.log.files.start,
-            "commitLogMaxOffset": store.marks.appended.value,
+            "commitLogMinOffset": positions.log_start,
+            "commitLogMaxOffset": positions.appended,
             "commitLogDirCapacity": f"Total : {bytes_text(usage.total)}, Free : {bytes_text(free)}.",
         }
 
     def _backlog(self) -> dict[str, object]:
-        marks = self._store.marks
+        positions = self._store.positions()
         return {
             "dispatchMaxBuffer": 0,
-            "dispatchBehindBytes": marks.undispatched,
-            "remainHowManyDataToFlush": bytes_text(marks.appended.value - marks.synced.value),
-            "remainHowManyDataToCommit": bytes_text(marks.appended.value - marks.written.value),
+            "dispatchBehindBytes": max(positions.visible - positions.dispatched, 0),
+            "remainHowManyDataToFlush": bytes_text(positions.appended - positions.synced),
+            "remainHowManyDataToCommit": bytes_text(positions.appended - positions.written),
             "remainTransientStoreBufferNumbs": 0,
             "pageCacheLockTimeMills": 0,
             "timerReadBehind": 0,
@@ -169,15 +169,16 @@ class RuntimeInfo:
     def _safety(self) -> dict[str, object]:
         """How long the disk takes to confirm, since the start; and what a start after a crash would have to scan.
         RocketMQ has no such fields."""
-        seconds, store = self._store.telemetry.histogram("store.flush_seconds"), self._store
+        figures = self._store.figures()
+        seconds = figures.flush_seconds
         return {
             "pyromq.flushes": seconds.count,
             "pyromq.flushLastMs": f"{seconds.last * 1000:.2f}",
             "pyromq.flushMeanMs": f"{seconds.total / max(seconds.count, 1) * 1000:.2f}",
             "pyromq.flushP99Ms": f"{seconds.quantile(0.99) * 1000:.2f}",
             "pyromq.flushMaxMs": f"{seconds.largest * 1000:.2f}",
-            "pyromq.recoverBytes": store.marks.appended.value - store.points.current.queues_to,
-            "pyromq.retentionPaused": store.cleaner.why_nothing_expires,
+            "pyromq.recoverBytes": figures.recover_bytes,
+            "pyromq.retentionPaused": figures.retention_paused,
         }
 
     def _pools(self) -> dict[str, object]:

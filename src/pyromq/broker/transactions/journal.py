@@ -64,7 +64,7 @@ class Journal:
         """Find out which transactions are open. Until then none can be ended."""
         half_from, op_from = self._start_of(names.HALF_TOPIC), self._start_of(names.HALF_DONE_TOPIC)
         self.ledger = Ledger(half_from, op_from)
-        self._loaded_to = self.store.marks.appended.value
+        self._loaded_to = self.store.positions().appended
         await self._read_ends(op_from, self.end_of(names.HALF_DONE_TOPIC))
         self._found_below = self.end_of(names.HALF_TOPIC)
         await self.read_halves(self._found_below)
@@ -74,7 +74,9 @@ class Journal:
     async def _end_committed(self) -> None:
         """Record the ends that a crash came before. Raises OSError."""
         report = self.store.report
-        for number, position in enumerate(committed_halves(self.store.log.files, report.scanned_from, report.log_end)):
+        for number, position in enumerate(
+            committed_halves(self.store.log_files(), report.scanned_from, report.log_end)
+        ):
             if number % READ_MESSAGES == 0:
                 await asyncio.sleep(0)
             if position is None:

@@ -17,10 +17,10 @@ from pyromq.replication.admission import Admission, Itself
 from pyromq.replication.identity import Identity
 from pyromq.replication.introduction import Introduction
 from pyromq.replication.log_matching import Epoch, LogExtent
-from pyromq.replication.store_log import StoreLog
 from pyromq.store.message_store import InlineRunner, MessageStore
 from pyromq.store.paths import StorePaths
 from pyromq.store.recovery.quarantine import put_log_aside
+from pyromq.store.store_log import StoreLog
 from pyromq.testing.sim.disk import PowerCut, SimDisk
 from pyromq.wire.bodies.epochs import BrokerEpochs
 
@@ -90,7 +90,7 @@ class Node:
         self.store.open(truncate_at=truncate_at)
         self.store.follow()
         self.log = StoreLog(self.store)
-        file = LeadershipFile(self.disk, self.store.paths.config, lambda: self.name)
+        file = LeadershipFile(self.disk, StorePaths.of(self.config).config, lambda: self.name)
         self.leading = Leading(file, self._given, lambda: f"{next(self._life_names):x}")
         self.starts += 1
 
@@ -129,7 +129,7 @@ class Node:
 
     @property
     def end(self) -> int:
-        return self.store.log.end
+        return self.store.positions().log_end
 
     @property
     def epochs(self) -> tuple[Epoch, ...]:
@@ -149,10 +149,8 @@ class Node:
     def bytes_between(self, start: int, end: int) -> bytes:
         parts = []
         while start < end:
-            segment = self.store.log.files.find(start)
-            assert segment is not None, f"{self.name} has no {start}"
-            at = start - segment.base
-            part = bytes(segment.buffer[at : min(at + end - start, segment.size)])
+            part = bytes(self.store.log_range(start, end - start))
+            assert part, f"{self.name} has no {start}"
             parts.append(part)
             start += len(part)
         return b"".join(parts)
@@ -180,10 +178,10 @@ class Node:
         store = self.store
         store.dispatch()
         store.flush()
-        plan = store.points.plan_log_start(store.log.files.segments[0].end)
+        plan = store.points.plan_log_start(store.log_files().segments[0].end)
         store.points.carry_out(plan)
-        store.disk.remove(store.log.files.forget_first().path)
-        for queue in store.queues:
+        self.disk.remove(store.log_files().forget_first().path)
+        for queue in store.queue_list():
             queue.drop_before(plan.point.log_start)
 
     # --- faults ------------------------------------------------------------------------------------------------------
@@ -218,7 +216,7 @@ class Node:
         self.store.close()
         self._open(truncate_at=position)
         if self._planted is Planted.CUT_WITHOUT_KEEPING:
-            self.disk.remove_tree(self.store.paths.cut_off)
+            self.disk.remove_tree(StorePaths.of(self.config).cut_off)
 
     def start_over(self, why: str) -> None:
         self._expect_kept(self.start)

@@ -352,7 +352,7 @@ class World:
             self.focus.link.b.flip_bit(place, self.rng.randrange(8))
 
     def do_retention(self) -> None:
-        files = self.primary.store.log.files
+        files = self.primary.store.log_files()
         if len(files.segments) > 1 and files.segments[0].end <= self.promised:
             self.acting = self.primary
             self.primary.remove_oldest()

@@ -27,7 +27,6 @@ from pyromq.net.peer import Peer
 from pyromq.net.service import Handler
 from pyromq.net.slices import sliced_body
 from pyromq.store.message_store import MessageStore
-from pyromq.store.reader import to_bytes
 from pyromq.store.tables import log_history
 from pyromq.store.tables.config_files import DelayOffsets
 from pyromq.store.tables.log_history import LogHistory
@@ -149,7 +148,7 @@ class OffsetAdmin:
 
     def _stored_ms(self, topic: str, number: int, offset: int) -> int | None:
         """When a message was stored; None when it is not there any more or not yet."""
-        queue = self._store.queues.get(to_bytes(topic), number)
+        queue = self._store.queue(topic, number)
         if queue is None or not queue.min_offset <= offset < queue.max_offset:
             return None
         return self._store.store_time(queue, offset)

@@ -175,7 +175,7 @@ class TopicAdmin:
 
     async def clean_unused(self, request: ask.CleanUnusedTopics, peer: Peer) -> Response:
         """Remove the queues of topics that are no longer there."""
-        for topic in self._store.queues.topics():
+        for topic in sorted({queue.id.topic for queue in self._store.queue_list()}):
             if self._is_unused(topic) and await self._remove_unused(topic):
                 log.warning("%s had the queues of %s removed, which is no topic any more", peer.address, topic)
         return Response()
@@ -236,14 +236,14 @@ class TopicAdmin:
         return Response(body=await sliced_body(pieces, f"the queues of {topic.name}"))
 
     def _range_of(self, topic: str, number: int) -> QueueRange:
-        queue = self._store.queues.get(to_bytes(topic), number)
+        queue = self._store.queue(topic, number)
         if queue is None:
             return QueueRange(0, 0, 0)
         last_ms = self._store.store_time(queue, queue.max_offset - 1) if queue.max_offset > queue.min_offset else None
         return QueueRange(queue.min_offset, queue.max_offset, last_ms or 0)
 
     def query_queue(self, request: ask.QueryQueue, peer: Peer) -> Response:
-        queue = self._store.queues.get(to_bytes(request.topic), request.queue_id)
+        queue = self._store.queue(request.topic, request.queue_id)
         if queue is None:
             raise ServiceError(f"{request.queue_id}@{request.topic} is not exist: the topic has no such queue here")
         first = max(request.first, 0)

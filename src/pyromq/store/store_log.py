@@ -1,12 +1,20 @@
-"""A `MessageStore` as replication sees it: a log to copy from, and a log that is a copy."""
+"""A `MessageStore` as replication uses it: a log to copy from, and a log that is a copy."""
 
 from __future__ import annotations
 
-from pyromq.replication.log import InFile
+from typing import NamedTuple
+
 from pyromq.store.message_store import MessageStore
 
 #: So much of the log before a damage is shown.
 SHOWN_BYTES = 32
+
+
+class InFile(NamedTuple):
+    """Where bytes of the log are in a file: for the kernel to send them itself."""
+
+    descriptor: int
+    offset: int
 
 
 class StoreLog:
@@ -48,7 +56,7 @@ class StoreLog:
         return self.log_start == self._store.log.end
 
     def log_bytes(self, position: int, most: int) -> memoryview:
-        return self._store.log_bytes(position, most)
+        return self._store.log_range(position, most)
 
     def in_file(self, position: int) -> InFile | None:
         """Not what has just come in: a file that is read at its end is read ahead, and the room behind the log would be

@@ -10,7 +10,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src/pyromq"
 STORE = SOURCE / "store"
 
 #: Accesses of the store's attributes from outside `store/`. Lower it when there are fewer; never raise it.
-MOST_REACHES = 19
+MOST_REACHES = 16
 #: Public methods of the store, with those of its base class. Lower it when there are fewer; never raise it.
 MOST_METHODS = 60
 

@@ -20,6 +20,7 @@ from pyromq.replication.frames import PushReader, push_head
 from pyromq.replication.stream import Span, StreamTimes
 from pyromq.store.message_store import MessageStore
 from pyromq.store.recovery.quarantine import put_log_aside
+from pyromq.store.store_log import StoreLog
 from replication.pairs import SEGMENT, config, following, leading, log_of, send, two_stores
 
 

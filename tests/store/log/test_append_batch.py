@@ -194,7 +194,7 @@ def test_a_batch_is_committed_after_each_turn_and_in_the_queues_when_a_reader_as
         assert batch.state is BatchState.COMMITTED
         assert store.log.written_to == store.log.end == store.marks.appended.value
         assert bytes(store.log.record_at(start, store.log.end))
-        assert len(store.log_bytes(start, 1 << 20)) == store.log.end - start, "those who copy the log have it already"
+        assert len(store.log_range(start, 1 << 20)) == store.log.end - start, "those who copy the log have it already"
     assert writer.is_open
     assert store.marks.written.value == start
     store.catch_up()

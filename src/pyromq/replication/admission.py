@@ -11,10 +11,12 @@ from __future__ import annotations
 import ipaddress
 import secrets
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from pyromq.errors import BadFrame, OffsetNotFound
 from pyromq.replication.followers import Followers
+from pyromq.replication.frames import IS_OURS, REPORT
 from pyromq.replication.handshake import (
     OF_FOLLOWER,
     OF_PRIMARY,
@@ -108,11 +110,10 @@ class Admission:
                 f"a slave of {hello.name} in {hello.cluster} connects to {itself.name} in {itself.cluster}",
                 for_good=True,
             )
-        welcome = Welcome(member=itself.member, nonce=self.nonce())
+        welcome = Welcome(member=itself.member, nonce=self.nonce(), address=itself.address)
         if self._secret is None:
             return welcome
-        proof = self._secret.proof(OF_PRIMARY, *primary_parts(hello, welcome))
-        return Welcome(member=welcome.member, nonce=welcome.nonce, proof=proof)
+        return replace(welcome, proof=self._secret.proof(OF_PRIMARY, *primary_parts(hello, welcome)))
 
     def check_log(self, hello: Hello) -> None:
         """Raises Refused unless the follower's log is the beginning of ours; BadFrame if it is none."""
@@ -226,6 +227,8 @@ class Greeting:
         """Raises Refused, with an answer; BadFrame."""
         reader = self._reader
         reader.feed(data)
+        if self._hello is None and reader.take_question():
+            self.answer += REPORT.pack(IS_OURS)
         if self._hello is None and not reader.is_undecided and not reader.is_hello:
             self.is_over = True
             return

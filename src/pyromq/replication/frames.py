@@ -4,7 +4,8 @@
     primary → replica   12 bytes   the position of what follows, and its length; then so many bytes of the log
                                    a length of 0 is a sign of life
 
-A follower of ours begins with a handshake, to a primary of ours alone: see `handshake`.
+A follower of ours begins with a handshake, to a primary of ours alone: see `handshake`. One that does not know where
+the broker of the primary answers asks on a connection of its own: see `address_question`.
 
 Two words more are ours. A replica that wants to be sent no more than it asks for says −n, "n more bytes". One that
 copies for itself alone (a backup) says −1 before its first position: it counts as nobody's copy, and is sent what it
@@ -29,6 +30,8 @@ OBSERVER = -1
 
 #: The first word of a handshake: no position, and no number of bytes that anybody asks for.
 HELLO = -0x50_79_72_6F_4D_51_48_31
+#: The word of a follower that asks whether a primary of ours is there, and of the answer: see `address_question`.
+IS_OURS = -0x50_79_72_6F_4D_51_57_31
 #: Bytes of one frame of a handshake.
 MAX_HELLO = 128 << 10
 

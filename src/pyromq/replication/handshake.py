@@ -1,7 +1,7 @@
 """The handshake of PyroMQ's own followers, before RocketMQ's stream begins. No input or output.
 
     follower → primary   HELLO, length, JSON   its identity, epochs and extent of its log, a digest of its last bytes
-    primary → follower   HELLO, length, JSON   a nonce, and a proof that it has the secret of the group; or a refusal
+    primary → follower   HELLO, length, JSON   a nonce, its broker's address, and a proof over both; or a refusal
     follower → primary   HELLO, length, JSON   the follower's proof, over that nonce and over all of its first frame
     primary → follower   HELLO, length, JSON   whether it counts for acknowledgements; or a refusal
 
@@ -21,7 +21,7 @@ import orjson
 
 from pyromq.errors import BadFrame, BadRequest
 from pyromq.model.json_form import OFFSET, InJson, Json, expect, in_json, some_objects, text, to_json, true_or_false
-from pyromq.replication.frames import HELLO, MAX_HELLO, PUSH
+from pyromq.replication.frames import HELLO, IS_OURS, MAX_HELLO, PUSH, REPORT
 from pyromq.replication.log_matching import Epoch, LogExtent
 from pyromq.wire.bodies.reading import read_body
 
@@ -89,7 +89,9 @@ class Welcome:
 
     member: str = field(default="", metadata=in_json("member", text))
     nonce: str = field(default="", metadata=in_json("nonce", text))
-    #: Empty if the primary has no secret.
+    #: The address of the primary's broker, for its topics, groups and progress.
+    address: str = field(default="", metadata=in_json("address", text))
+    #: Over the address, too. Empty if the primary has no secret.
     proof: str = field(default="", metadata=in_json("proof", text))
     refused: str = field(default="", metadata=in_json("refused", text))
     for_good: bool = field(default=False, metadata=in_json("forGood", true_or_false))
@@ -152,6 +154,13 @@ class HelloReader:
     def is_hello(self) -> bool:
         return self._rest[:8] == PUSH.pack(HELLO, 0)[:8]
 
+    def take_question(self) -> bool:
+        """Return whether the next word asks if this is a primary of ours, and drop that word."""
+        if self._rest[:8] != REPORT.pack(IS_OURS):
+            return False
+        self._rest = self._rest[8:]
+        return True
+
     def next(self) -> bytes | None:
         """Return the payload of the next frame; `None` if it has not come yet. Raises BadFrame."""
         if len(self._rest) < PUSH.size:
@@ -192,4 +201,4 @@ def follower_parts(hello: bytes, welcome: Welcome) -> tuple[str, ...]:
 
 def primary_parts(hello: Hello, welcome: Welcome) -> tuple[str, ...]:
     """Return the parts of a primary's proof."""
-    return hello.nonce, hello.member, welcome.member, welcome.nonce
+    return hello.nonce, hello.member, welcome.member, welcome.nonce, welcome.address

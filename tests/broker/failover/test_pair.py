@@ -289,6 +289,48 @@ def test_a_slave_without_name_servers_copies_the_tables_of_the_master_in_its_set
     told(tmp_path, story, "ASYNC_MASTER")
 
 
+@contextmanager
+def replication_port(port: int) -> Iterator[None]:
+    """Masters of this test have a replication port that is not the one above their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        usual = Pair._config
+
+        def config(pair: Pair, name: str, *, leads: bool) -> BrokerConfig:
+            given = usual(pair, name, leads=leads)
+            return replace(given, replication=replace(given.replication, listen_port=port)) if leads else given
+
+        patch.setattr(Pair, "_config", config)
+        yield
+
+
+def test_a_slave_that_knows_the_replication_address_alone_copies_the_tables_and_counts(tmp_path: Path) -> None:
+    """The replication port is not the one above the master's, and neither name servers nor settings name the master."""
+
+    async def story(pair: Pair) -> None:
+        await pair.stop("slave")
+        assert pair.master.parts is not None
+        assert pair.master.copies is not None
+        assert pair.master.copies.address != f"127.0.0.1:{pair.master.server.port + 1}"
+        usual = pair._config("lone", leads=False)
+        config = replace(
+            usual, name_servers=(), replication=replace(usual.replication, primary=pair.master.copies.address),
+        )  # fmt: skip
+        for life in (1, 2):
+            async with Broker(config).running() as slave:
+                assert slave.parts is not None
+                parts, tables = slave.parts, slave.parts._tables
+                await send(pair, life - 1, life)  # it is acknowledged with this slave
+                pair.master.parts._tables.offsets.commit(GROUP, TOPIC, 0, life)
+                await until(lambda: parts.metadata_copy.is_complete)  # noqa: B023
+                assert TOPIC in tables.topics
+                await until(lambda: tables.offsets.offset_of(GROUP, TOPIC, 0) == life)  # noqa: B023
+                assert parts.copy_figures.figures()["pyromq.tablesProblem"] == ""
+                assert len(pair.master.parts.promise.in_sync()) == 1
+
+    with replication_port(free_broker_port()):
+        told(tmp_path, story, "SYNC_MASTER")
+
+
 def test_progress_that_changed_is_copied_soon_however_rarely_everything_is(tmp_path: Path) -> None:
     async def story(pair: Pair) -> None:
         await send(pair, 0, 3)

@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Callable
 
 from pyromq.broker.failover.forks import fork_to_decide
 from pyromq.broker.failover.leadership import Member
+from pyromq.broker.failover.master_address import MasterAddress
 from pyromq.broker.failover.members import Answered, Others, Refused, why_not_trusted
 from pyromq.broker.failover.role import FIRST_NUMBER, Leading, epochs_of, extent_of, forgotten_life, why_it_is_held
 from pyromq.broker.failover.role_change import Ask, Change
@@ -27,7 +28,7 @@ from pyromq.clock import Clock
 from pyromq.config import BrokerConfig
 from pyromq.config.admits import host_filter
 from pyromq.errors import CallFailed, NotNow
-from pyromq.net.address import parse_address, shown_address
+from pyromq.net.address import shown_address
 from pyromq.replication.admission import Admission, Itself, ResolvedMember
 from pyromq.replication.followers import Followers
 from pyromq.replication.identity import Identity
@@ -94,8 +95,7 @@ class Replicating:
         #: Told when a slave has compared, and copies: with the address of the master that it asked.
         self.agreed: Callable[[str | None], None] = lambda address: None
         self._master_address: str | None = None
-        #: Guessed addresses of masters where no broker answered.
-        self._guessed: set[str] = set()
+        self._where = MasterAddress(config, leading, others, self._process)
         if config.is_slave:
             self.replica = Replica(
                 StoreLog(store), clock, times=self._times, compare=self._compare, changed=self._replica_changed
@@ -327,17 +327,21 @@ class Replicating:
 
         Return the handshake for a master of ours; `None` for one of RocketMQ's.
         """
-        address, is_certain = self._broker_at(ha_address)
+        address, is_certain = self._where.guess(ha_address, self._told_at)
         self._agreed, self._master_address = frozenset(), address
         try:
             answer = await self._others.ask(address)
         except Refused:
             raise
         except CallFailed:
-            if is_certain or self._leading.epochs:
+            told_at = await self._where.ask_replication_port(ha_address, is_certain=is_certain)
+            if told_at is None and (is_certain or self._leading.epochs):
                 raise
-            self._warn_of_guess(ha_address, address)
-            answer = None
+            if told_at is None:
+                self._where.warn_of_guess(ha_address, address)
+            else:
+                self._told_at, self._master_address, address = (ha_address, told_at), told_at, told_at
+            answer = None if told_at is None else await self._others.ask(told_at)
         if answer is not None and not answer.is_trusted and not self.follows_settings:
             raise Parted(f"{why_not_trusted(answer)}; until then its log is not copied")
         told = answer.told if answer is not None else None
@@ -400,29 +404,6 @@ class Replicating:
                     "led our log: it is not continued, and stays as it is. Restore its config/leadership.json, or "
                     "begin a new copy in a new store directory"
                 )
-
-    def _broker_at(self, ha_address: str) -> tuple[str, bool]:
-        """Where the broker answers whose log is there, and whether that is more than a custom."""
-        if self._told_at is not None and self._told_at[0] == ha_address and self._told_at[1]:
-            return self._told_at[1], True
-        for member in self._leading.known.members:
-            if member.ha_address == ha_address:
-                return member.address, True
-        masters = [one.address for one in self._config.replication.configured_members if one.broker_id == 0]
-        if masters and ha_address == self._config.replication.primary:
-            return masters[0], True
-        host, port = parse_address(ha_address)
-        return shown_address(host, port - 1), False
-
-    def _warn_of_guess(self, ha_address: str, address: str) -> None:
-        """The address of the master itself is the port below its replication port, unless the settings name it."""
-        if address not in self._guessed:
-            self._guessed.add(address)
-            log.warning(
-                "no broker answers at %s, the port below the replication address %s: its log is copied, and neither "
-                "topics nor groups nor progress, and this slave counts for no acknowledgement. If the master listens "
-                "at another port, name it in replication.members (0@HOST:PORT)", address, ha_address,
-            )  # fmt: skip
 
     def _refuse_strangers(self, told: BrokerEpochs, address: str) -> None:
         if (told.cluster, told.name) != (self._config.cluster, self._config.name):

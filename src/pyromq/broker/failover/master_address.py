@@ -7,8 +7,8 @@ import contextlib
 import logging
 import secrets
 
-from pyromq.broker.failover.role import Leading
 from pyromq.broker.failover.members import Others
+from pyromq.broker.failover.role import Leading
 from pyromq.config import BrokerConfig
 from pyromq.errors import BadFrame
 from pyromq.net.address import is_address, parse_address, shown_address

@@ -22,8 +22,8 @@ from pyromq.broker.failover.master_address import MasterAddress
 from pyromq.broker.failover.members import Answered, Others, Refused, why_not_trusted
 from pyromq.broker.failover.role import FIRST_NUMBER, Leading, epochs_of, extent_of, forgotten_life, why_it_is_held
 from pyromq.broker.failover.role_change import Ask, Change
+from pyromq.broker.failover.sample_positions import sample_positions
 from pyromq.broker.failover.trust import host_of, resolved
-from pyromq.broker.sample_positions import sample_positions
 from pyromq.clock import Clock
 from pyromq.config import BrokerConfig
 from pyromq.config.admits import host_filter

@@ -1,4 +1,4 @@
-"""How a job says how far it is. The command line draws it; a program may listen or not."""
+"""Progress of a job. The command line draws it; a program may pass its own function."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """Called on the driver, now and then. `total` is None while nobody knows it."""
+    """Called on the driver at intervals. `total` is None while it is unknown."""
 
     def __call__(self, what: str, done: int, total: int | None) -> None: ...
 
 
 def silent(what: str, done: int, total: int | None) -> None:
-    """Nobody listens."""
+    """Ignore the progress."""

@@ -1,9 +1,8 @@
 """Work on many pieces, spread over the executors of a Spark session: results in order, progress on the way, our errors.
 
 `work` and the pieces go to other processes, so both must be picklable: a function of a module, or a `partial` of one,
-and frozen dataclasses. An error of ours that a piece raises comes back as what it was, not as a page of Java, and so
-does what a file system says that a second attempt will not change: a full disk, a file that may not be read. Spark
-tries a piece again that failed otherwise.
+and frozen dataclasses. PyroMQ's errors are raised on the driver as they are, not as a Java stack trace, and so are
+lasting errors of a file system (disk full, access denied). Spark retries a piece that failed otherwise.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from pyspark.sql import SparkSession
 from pyromq.errors import PyroMQError
 from pyromq.spark.jobs.progress import Progress, silent
 
-#: Somebody who watches is told so often.
+#: Report progress at this interval.
 TELL_SECONDS = 0.3
-#: What a file system says for long.
+#: File-system errors that a retry does not change.
 LASTING = frozenset(
     (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR,
      errno.EISDIR)
@@ -97,7 +96,7 @@ def spread(
 
 
 def results_of(outcomes: Sequence[Result | Trouble]) -> list[Result]:
-    """What the pieces gave. Raises the error of the first that had one."""
+    """Return the results in order. Raises the first error."""
     results: list[Result] = []
     for outcome in outcomes:
         if isinstance(outcome, Trouble):

@@ -14,7 +14,7 @@ _QUOTED: Final = tuple(f"pyromq.errors.{kind.__name__}: " for kind in (*PASSING,
 
 
 def is_about_brokers(error: BaseException) -> bool:
-    """May the same work a while later? Not when two sides do not agree on TLS: nobody mends that by waiting."""
+    """Return whether a retry may succeed later. A TLS mismatch is permanent."""
     if isinstance(error, PySparkException):
         said = str(error)
         return any(quoted in said for quoted in _QUOTED)

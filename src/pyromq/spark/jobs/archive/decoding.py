@@ -1,8 +1,8 @@
 """Bodies as values: JSON or Avro, by a schema that is given, without a registry. Pure.
 
 A body is good or bad, nothing between: it parses to its last byte, and every field is what the schema says or null.
-What is wrong with a bad one is told in a sentence that names the field. Fields that the schema does not name are
-ignored. In JSON, times and dates are text in ISO's form, binary is base64, decimals are numbers or text.
+A bad body is reported with a sentence that names the field. Fields outside the schema are ignored. In JSON, times and
+dates are ISO text, binary is base64, decimals are numbers or text.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Reader = Callable[[Any, str], Any]
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """How bodies are read; it travels to executors."""
+    """The decoding of bodies; executors receive it."""
 
     #: "json" or "avro".
     kind: str
@@ -45,7 +45,7 @@ def json_decoder(value_type: pa.DataType) -> Decoder:
 
 
 def avro_decoder(schema_text: str) -> Decoder:
-    """Raises ConfigError for what is no schema of a record, or has types that a table cannot hold."""
+    """Raise ConfigError if the schema is no record, or has types that a table cannot hold."""
     try:
         form = json.loads(schema_text)
     except ValueError as why:
@@ -57,7 +57,7 @@ def avro_decoder(schema_text: str) -> Decoder:
 
 
 def decoded(bodies: Sequence[bytes | None], decoder: Decoder) -> tuple[pa.Array, list[str | None]]:
-    """The values, null for bad ones; and what is wrong with each, None for good ones."""
+    """Return the values, null for bad bodies, and an error text for each, None for good ones."""
     parse = _parse_json if decoder.kind == "json" else _avro_parser(decoder.avro)
     read = reader_of(decoder.type)
     values: list[Any] = []

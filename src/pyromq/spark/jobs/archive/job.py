@@ -1,4 +1,4 @@
-"""Topics into a lake, exactly once and bit by bit: each run goes on where the last commit ended.
+"""Topics into a lake, exactly once and incrementally: each run continues after the last commit.
 
     report = archive(spark, ArchivePlan(namesrv="localhost:9876", topics=("orders",), path="/data/lake"))
 
@@ -108,7 +108,7 @@ class _Archive:
         self._committed: dict[str, set[str]] = {}
         self._last = Step()
         self._done = 0
-        #: The source has answered once, so what was asked for is right.
+        #: The source has answered once: topics and access are valid.
         self._has_answered = False
 
     def run(self) -> ArchiveReport:
@@ -129,7 +129,7 @@ class _Archive:
         return [self._lake, self._side] if self._decoder else [self._lake]
 
     def _prepare(self) -> None:
-        """What an earlier run did not come to; and refuse a lake that has another shape."""
+        """Finish or clean up an earlier run; refuse a lake with another schema."""
         for lake in self._lakes():
             lake.settle()
             self._clean(lake)

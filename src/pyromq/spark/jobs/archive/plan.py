@@ -1,4 +1,4 @@
-"""What an archive is asked to do, and what it says at the end."""
+"""The plan of an archive run, and its report."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ArchivePlan:
     namesrv: str | None = None
     #: The path of a store, a commit log or a backup, instead of a cluster.
     segments: str | None = None
-    #: What the column broker says of messages from files; to go on with the archive of a cluster, its broker's name.
+    #: The value of column `broker` for messages from files; to continue a cluster's archive, its broker's name.
     broker: str = "files"
     topics: tuple[str, ...] = ()
     #: A regular expression, instead of topics.
@@ -41,13 +41,13 @@ class ArchivePlan:
     #: Only these messages, chosen by the broker.
     tags: str | None = None
     sql: str | None = None
-    #: What bodies are: "raw" bytes, "json" or "avro". Decoded ones stand in the column `value`.
+    #: The form of bodies: "raw" bytes, "json" or "avro". Decoded bodies are in column `value`.
     decode: str = "raw"
     #: Of JSON: columns as in a CREATE TABLE. Of Avro: the path of a schema file.
     schema: str | None = None
     #: The lake of rows that could not be decoded; None: `_bad` below the path.
     bad_path: str | None = None
-    #: Where queues begin that the lake does not know: "earliest", or a time (ISO, or ms since 1970).
+    #: The first offset of a queue that is new to the lake: "earliest", or a time (ISO, or ms since 1970).
     from_: str = EARLIEST
     #: Go on until stopped, with a commit every so often.
     follow: bool = False
@@ -55,9 +55,9 @@ class ArchivePlan:
     max_offsets_per_commit: int = 5_000_000
     #: Rewrite small files when there are many.
     compact: bool = True
-    #: How long files that a rewrite replaced are kept for readers; 0: not at all.
+    #: Keep replaced files this long for readers; 0 removes them at once.
     grace_s: float = 3600.0
-    #: What a run elsewhere left is removed when it is as old.
+    #: Remove files of an unfinished run elsewhere when they are this old.
     safe_age_s: float = 86_400.0
     #: Stop when messages were removed before they could be archived.
     fail_on_data_loss: bool = True

@@ -1,7 +1,7 @@
-"""What the next commit of an archive takes: from each queue a range of offsets. Pure.
+"""The offset ranges of an archive's next commit, one for each queue. Pure.
 
-A queue that the lake knows goes on where the last commit ended; one that it does not know begins where the plan says.
-Between that and what the queue has now there may be a loss: it is told, and unless the plan allows it, it is the end.
+A queue that the lake has continues after the last commit; a new queue begins at the plan's start. If the queue's first
+offset is above that, messages are lost: the report says so, and the run fails unless the plan allows loss.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Step:
 
     #: Of each queue that has something, from where to where.
     ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
-    #: Where the lake is after it: of these queues and of all it knows.
+    #: The lake's offsets after the commit: of these queues and of all others it has.
     offsets: dict[str, int] = field(default_factory=dict)
     #: Messages that were gone before they could be read.
     lost: int = 0

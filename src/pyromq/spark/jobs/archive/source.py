@@ -1,4 +1,4 @@
-"""Where an archive reads: topics of a cluster, or the files of a commit log. Both say how far each queue reaches."""
+"""The sources of an archive: topics of a cluster, or commit-log files. Both return the end offset of each queue."""
 
 from __future__ import annotations
 

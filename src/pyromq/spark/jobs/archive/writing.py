@@ -1,7 +1,7 @@
-"""What the tasks of an archive do: take rows, decode bodies if asked to, write files, and describe them.
+"""The tasks of an archive: decode bodies if the plan says so, write files, and describe them.
 
-Bad rows go to a lake of their own beside. It is committed before the main one and keeps its own offsets, so a run that
-died between the two finds bad rows that are there already: these are counted and not written again.
+Bad rows go to a second lake. It is committed before the main lake and has its own offsets, so a run that died between
+the two commits finds its bad rows there: they are counted and not written again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GOOD, BAD, KNOWN = "good", "bad", "known"
 
 @dataclass(frozen=True, slots=True)
 class SideTable:
-    """Where bad rows go, and which of them are there already."""
+    """The lake of bad rows, and the offsets it already has."""
 
     decoder: Decoder
     target: Target

@@ -22,7 +22,7 @@ _FILE_BYTES = 300_000 * ENTRY.size
 
 @dataclass(frozen=True, slots=True)
 class ChunkResult:
-    """What was found in one chunk."""
+    """The findings of one chunk."""
 
     chunk: Chunk
     queues: tuple[QueueRuns, ...]
@@ -38,7 +38,7 @@ class _Queue(DerivedQueue):
 
 
 class OffsetRuns(QueueDeriver[_Queue]):
-    """How the offsets of each queue go on, without any queue to compare with."""
+    """Check that the offsets of each queue are consecutive, without any queue to compare with."""
 
     def __init__(self) -> None:
         super().__init__(parse_delay_levels(StoreConfig(root=Path()).delay_levels))

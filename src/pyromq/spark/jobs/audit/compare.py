@@ -3,9 +3,8 @@
     report = compare(spark, ComparePlan(left="/data/master", right="/data/replica"))
     report.same, report.sentences(), report.table(spark)
 
-Segment by segment, what both have: a digest of each side, and where they differ the first record that does. Room
-behind the blank that ends a segment is nobody's and not compared. A replica that has not got everything yet is no
-difference.
+Each segment that both have is compared by digest; if the digests differ, record by record. Bytes after the blank that
+ends a segment are not compared. A replica that is behind is no difference.
 """
 
 from __future__ import annotations
@@ -104,7 +103,7 @@ class BackupLog:
         return b"".join(parts)
 
     def _part(self, chunk: Chunk, start: int, end: int) -> bytes:
-        """What a chunk has of a stretch; zeroes for the room behind its blank."""
+        """Return a chunk's bytes of a stretch; zeroes for the bytes after its blank."""
         first, last = max(start, chunk.start), min(end, chunk.end)
         kept = max(min(last, chunk.written_end) - first, 0)
         data = b""
@@ -117,7 +116,7 @@ class BackupLog:
 
 @dataclass(frozen=True, slots=True)
 class ComparePlan:
-    """What is compared: each a store's directory, or a backup."""
+    """The two logs to compare: each a store directory, or a backup."""
 
     left: str
     right: str
@@ -143,7 +142,7 @@ class StretchDigest:
 
 @dataclass(frozen=True, slots=True)
 class CompareReport:
-    """What both logs have, and where they differ."""
+    """The common part of both logs, and their differences."""
 
     plan: ComparePlan
     start: int
@@ -230,7 +229,7 @@ def compare_stretch(left: LogSource, right: LogSource, piece: tuple[int, int]) -
 
 
 def first_difference(left: bytes, right: bytes) -> int:
-    """Where two runs of bytes that are not equal differ first."""
+    """Return the first position at which two unequal byte strings differ."""
     low, high = 0, min(len(left), len(right))
     while low < high:  # the first parts that are equal get longer
         middle = (low + high + 1) // 2
@@ -242,7 +241,7 @@ def first_difference(left: bytes, right: bytes) -> int:
 
 
 def record_around(data: bytes, base: int, position: int) -> int | None:
-    """Where the record begins that a position is in; None: it is in the room behind the blank of a segment."""
+    """Return the start of the record that holds a position; None if the position is after a segment's blank."""
     buffer = memoryview(data)
     found = scan(buffer, 0, len(data), base, False)
     if found.stop is Stop.BLANK and position >= base + found.end + layout.BLANK.size:

@@ -1,7 +1,7 @@
 """Audit, the key index: each file is written once more, in memory, and compared as a whole, each by a task.
 
 That is quick, and an intact index needs no more. Where bytes differ, or something about the files is unusual, one task
-goes along the whole log and checks the index entry by entry as `pyromq store verify` does, which tells what is wrong.
+checks the whole index entry by entry, as `pyromq store verify` does, and names the faults.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class IndexFileTask:
 
     config: StoreConfig
     path: Path
-    #: Those with the records of this file, and with what is behind them up to `until`.
+    #: The segments with this file's records, and those after them up to `until`.
     segments: tuple[Stretches, ...]
     #: The position of the record that its first key is of; and up to where there must be no key behind its last one.
     first: int
@@ -79,7 +79,7 @@ def file_tasks(task: IndexTask, files: list[IndexFileView]) -> list[IndexFileTas
 
 
 def is_as_written(task: IndexFileTask) -> bool:
-    """Whether a file is what the log asks for; False also when that cannot be told so quickly. Raises OSError."""
+    """Return whether a file equals the one derived from the log; False if a quick check cannot tell. Raises OSError."""
     disk = OsDisk(StorePaths.of(task.config).staging)
     mapped = disk.open_mapped(task.path, writable=False)
     file = IndexFileView(task.path, mapped, task.config.index_slots, task.config.index_entries)
@@ -134,7 +134,7 @@ class _WrittenAgain:
     def __init__(self, config: StoreConfig, stretches: list[tuple[Segment, int, int]], position: int) -> None:
         self._config = config
         self._stretches = stretches
-        #: Where in the log the next key is looked for.
+        #: The position in the log from which the next key is searched.
         self._position = position
 
     def is_file(self, file: IndexFileView) -> bool:

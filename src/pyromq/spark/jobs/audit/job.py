@@ -49,11 +49,11 @@ TABLE = "file STRING, position BIGINT, severity STRING, what STRING"
 
 @dataclass(frozen=True, slots=True)
 class AuditPlan:
-    """What is looked at."""
+    """The input of an audit."""
 
     #: A store's directory, or a backup: a directory or a URI.
     path: str
-    #: Where the log of a store is, if it is not in its directory and the store does not tell.
+    #: The commit log's directory, if it is outside the store and the store does not name it.
     commit_log: str | None = None
     #: Look at the key index too.
     index: bool = True
@@ -74,7 +74,7 @@ class AuditPlan:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """What was looked at, and what was found."""
+    """The counts and findings of an audit."""
 
     path: str
     is_backup: bool
@@ -156,7 +156,7 @@ def _audit_store(spark: SparkSession, plan: AuditPlan, target: Target, progress:
 def join_segments(
     check: Verification, report: VerifyReport, results: Sequence[SegmentResult]
 ) -> list[tuple[Segment, SegmentResult]]:
-    """Put together what was found, as far as the log goes; the segments that are of it."""
+    """Merge the findings up to the end of the log; return the segments that belong to it."""
     joined: list[tuple[Segment, SegmentResult]] = []
     for segment, result in zip(check.segments, results, strict=True):
         walk = result.walk(segment)
@@ -172,7 +172,7 @@ def join_segments(
 
 
 def add_report(report: VerifyReport, part: VerifyReport | None) -> None:
-    """What was found elsewhere."""
+    """Add the findings of another part."""
     if part is None:
         return
     report.errors += part.errors
@@ -265,7 +265,7 @@ def _audit_backup(
 
 
 def join_chunks(results: Sequence[ChunkResult]) -> tuple[OffsetJoin, list[Finding]]:
-    """The offsets of all queues along all chunks, and what was found."""
+    """Return the offsets of all queues along all chunks, and the findings."""
     offsets, findings, damaged = OffsetJoin(), [], False
     for result in results:
         offsets.add(result.chunk.file, result.queues, after_damage=damaged)

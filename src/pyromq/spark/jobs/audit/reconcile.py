@@ -1,4 +1,4 @@
-"""Reconcile what was sent with what was consumed: what is missing, what nobody sent, what came more often.
+"""Reconcile sent messages with consumed ones: missing, unknown and repeated messages.
 
     found = reconcile(spark, ReconcilePlan(sent="sent.parquet", consumed="consumed.csv", consumed_id="id"))
     found.missing.show(); found.counts
@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession, functions
 
 from pyromq.errors import ConfigError
 
-#: How a table is read, by the end of its name.
+#: The reader of a table, by the suffix of its name.
 FORMATS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv", ".orc": "orc", ".txt": "text"}
 
 
@@ -31,9 +31,9 @@ class ReconcilePlan:
     #: The columns that hold the ids. Text files have one, `value`.
     sent_id: str = "msg_id"
     consumed_id: str = "msg_id"
-    #: What was sent is what a store, or a backup, has of this topic.
+    #: The sent messages are those of this topic in a store or a backup.
     sent_topic: str | None = None
-    #: How the files are read, where their names do not tell: parquet, json, csv, orc, text.
+    #: The format of the files if their suffix does not say: parquet, json, csv, orc, text.
     sent_format: str | None = None
     consumed_format: str | None = None
 
@@ -57,7 +57,7 @@ class ReconcileReport:
 
     @property
     def ok(self) -> bool:
-        """Nothing is missing and nothing came from nowhere. A message may come twice: that is what is promised."""
+        """No message is missing or unknown. Repeats are allowed: delivery is at least once."""
         return not self.counts["missing"] and not self.counts["extra"]
 
     def sentences(self) -> list[str]:
@@ -69,7 +69,7 @@ class ReconcileReport:
 
 
 def reconcile(spark: SparkSession, plan: ReconcilePlan) -> ReconcileReport:
-    """Raises ConfigError for a table whose form nobody knows, or that lacks the column."""
+    """Raise ConfigError if the table's format is unknown, or the column is missing."""
     if plan.sent_topic is not None:
         stored = spark.read.format("pyromq-segments").option("topics", plan.sent_topic)
         sent = stored.option("columns", "msg_id").load(plan.sent)
@@ -80,7 +80,7 @@ def reconcile(spark: SparkSession, plan: ReconcilePlan) -> ReconcileReport:
 
 
 def format_of(path: str, said: str | None, setting: str) -> str:
-    """How a table is read. Raises ConfigError."""
+    """Return the reader of a table. Raises ConfigError."""
     known = sorted(set(FORMATS.values()))
     found = said or FORMATS.get(PurePosixPath(urlsplit(path).path or path).suffix.lower())
     if found not in known:

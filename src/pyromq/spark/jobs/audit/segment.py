@@ -1,8 +1,8 @@
 """Audit, the part of one task: a segment of the log record by record, and the queue entries of its records.
 
-The records are walked as `pyromq store verify` walks them, and their queue entries compared by the same code. What
-needs the neighbours (where a queue goes on in the next segment, entries that are nobody's) is decided when all are
-there: the result tells how each queue went on, run by run.
+The records are walked as `pyromq store verify` walks them, and their queue entries compared by the same code. Checks
+that need neighbouring segments (a queue's next offset, entries without a record) run after all tasks: the result has
+the consecutive offset runs of each queue.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SegmentTask:
 
 @dataclass(frozen=True, slots=True)
 class QueueRuns:
-    """How one queue went on in a stretch of the log."""
+    """A run of consecutive offsets of one queue in a stretch of the log."""
 
     topic: bytes
     number: int
@@ -47,7 +47,7 @@ class QueueRuns:
 
 @dataclass(slots=True)
 class SegmentResult:
-    """What was found. Offsets are in the segment."""
+    """The findings of one segment. Offsets are relative to the segment."""
 
     good: list[tuple[int, int]]
     bad: list[tuple[int, int, str]]
@@ -85,7 +85,7 @@ class RunNotes:
             self._position = ENTRY.unpack_from(queue.expected)[0]
 
     def end(self, queue: DerivedQueue, late: int = 0, late_from: int = 0) -> None:
-        """The run ends with what was added last. `late` counts all runs of the queue so far."""
+        """End the run after the last added entry. `late` counts all runs of the queue so far."""
         if self._first is not None:
             self.done.append(Run(self._first, queue.cursor.next_dispatch, self._position, late - self._late, late_from))
         self._first, self._late = None, late
@@ -93,7 +93,7 @@ class RunNotes:
 
 class _Queue(CheckedQueue):
     def __init__(self, topic: bytes, number: int, disk: Disk, directory: Path, file_bytes: int) -> None:
-        # Files that cannot be are told of once, when the segments are put together.
+        # Impossible files are reported once, when the segments are merged.
         super().__init__(disk, directory, file_bytes, VerifyReport(directory, directory))
         self.topic = topic
         self.number = number

@@ -26,17 +26,17 @@ from pyromq.spark.segments.store_places import local_path
 
 @dataclass(frozen=True, slots=True)
 class BackupPlan:
-    """What is backed up to where."""
+    """The store to back up, and the target."""
 
     #: The store's directory; it may be in use.
     store: str
     #: A directory, or a URI that pyarrow knows (`s3://…`).
     target: str
-    #: What the manifest calls the store; its directory's name when empty.
+    #: The store's name in the manifest; the directory's name if empty.
     name: str = ""
-    #: Where the log is, if it is not in the store's directory and the store does not tell.
+    #: The commit log's directory, if it is outside the store and the store does not name it.
     commit_log: str | None = None
-    #: The log does not go on from the last backup, and that is known: begin anew beside it.
+    #: Begin a new chain although the log does not continue the last backup.
     new_series: bool = False
 
     def __post_init__(self) -> None:

@@ -28,7 +28,7 @@ from pyromq.spark.segments.store_places import local_path
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """What is restored to where."""
+    """The backup to restore, and the target directory."""
 
     #: The backup: a directory or a URI.
     target: str

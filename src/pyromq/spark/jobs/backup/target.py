@@ -1,8 +1,8 @@
 """A backup in an object store, or anything else that pyarrow reaches by a URI: `s3://bucket/broker-a`, `hdfs://…`.
 
 `target_of` takes a directory or a URI. On an object store a file appears when its last byte is written; on a file
-system it is written under another name first. A name that is to be new is claimed first (`claims`): of two backups that
-run at once one is refused, or both are, and what is there stays whole.
+system it is written under another name first. A name that is to be new is claimed first (`claims`): of two concurrent
+backups one or both are refused, and existing files stay whole.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from pyromq.errors import ConfigError
 from pyromq.spark.claims import create_once
 from pyromq.spark.segments.store_places import below, is_remote, local_path, shown_place, why_not
 
-#: Where a file appears at once, with its last byte. Renaming copies there.
+#: Stores in which a file appears when it is complete. Renaming copies there.
 OBJECT_STORES = ("s3", "gcs", "abfs")
 
 
 def target_of(place: str) -> Target:
-    """A directory, or a URI. Raises ConfigError for a URI that nobody knows."""
+    """Return the target for a directory or a URI. Raises ConfigError for an unknown scheme."""
     if not is_remote(place):
         return LocalTarget(local_path(place))
     _file_system(place)
@@ -91,7 +91,7 @@ class ArrowTarget:
                 for part in parts:
                     file.write(part)
         except BaseException:
-            with contextlib.suppress(OSError):  # no manifest names it: what is left harms nobody
+            with contextlib.suppress(OSError):  # no manifest names it, so the rest is harmless
                 system.delete_file(draft)
             raise
         if not at_once:

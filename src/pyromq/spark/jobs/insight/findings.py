@@ -1,4 +1,4 @@
-"""What `insight` found, as plain values: the sentences and the page are made of nothing else."""
+"""The findings of `insight` as plain values: sentences and page are made from them alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ OTHERS = ""
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """How long something takes, in ms: half of it at most p50, 99 % at most p99. Of ranges about 9 % wide."""
+    """A duration's percentiles in ms, from buckets about 9 % wide."""
 
     p50: float
     p90: float
@@ -55,7 +55,7 @@ class QueueFacts:
 
 @dataclass(frozen=True, slots=True)
 class ConsumeFacts:
-    """What the message trace tells of one group and topic."""
+    """The message trace of one group and topic."""
 
     group: str
     topic: str
@@ -71,7 +71,7 @@ class FailedFacts:
     """Messages of one group that came back, or that it gave up."""
 
     group: str
-    #: Where they were first.
+    #: Their original topic.
     topic: str
     messages: int
     most_tries: int
@@ -86,13 +86,13 @@ class DeadLetter:
     message_id: str
     keys: str
     tries: int
-    #: When it was given up.
+    #: The time of the dead letter.
     at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class LagFacts:
-    """How far behind a query was: one value for each window, None where it said nothing."""
+    """The lag of a query: one value for each window, None for a window without a report."""
 
     group: str
     topic: str
@@ -129,7 +129,7 @@ class Findings:
     letters: Sequence[DeadLetter] = ()
     lag: Sequence[LagFacts] = ()
     lag_starts: Sequence[int] = ()
-    #: What could not be looked at, in sentences.
+    #: Parts that could not be read, in sentences.
     notes: Sequence[str] = ()
 
     @property

@@ -1,4 +1,4 @@
-"""What goes on in a cluster, a store or a lake: volume, latency, skew, failures and lag, as tables and as one page.
+"""Report on a cluster, a store or a lake: volume, latency, skew, failures and lag, as tables and as one page.
 
     report = insight(spark, InsightPlan(output="insight", cluster=Cluster("localhost:9876")))
     report.sentences()   # the three that matter
@@ -37,13 +37,13 @@ from pyromq.spark.segments.store_places import is_remote, local_path
 
 PAGE = "insight.html"
 TABLES = "tables"
-#: More make a page that no browser likes and nobody can read.
+#: A page with more windows is slow in browsers and unreadable.
 WINDOW_LIMIT = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InsightPlan:
-    """What to look at, and where to put what is found. One of `cluster`, `store` and `lake` says where messages are."""
+    """The input and output of a report. Exactly one of `cluster`, `store` and `lake` is the input."""
 
     output: str
     cluster: Cluster | None = None
@@ -53,7 +53,7 @@ class InsightPlan:
     lake_format: str = "parquet"
     #: Only these; none named: all. Retries and dead letters are always looked at.
     topics: tuple[str, ...] = ()
-    #: When messages were stored. Without a zone, it is UTC.
+    #: The range of store times. UTC without a zone.
     since: datetime | None = None
     until: datetime | None = None
     #: None: one that suits the span. Messages are read once more then, to find the span, unless both ends are given.
@@ -94,7 +94,7 @@ def _ms(moment: datetime | None) -> int | None:
 class InsightReport:
     findings: Findings
     page: str
-    #: Where each table is.
+    #: The path of each table.
     tables: Mapping[str, str]
 
     def sentences(self) -> list[str]:
@@ -131,7 +131,7 @@ def insight_of(
 
 
 class _Look:
-    """One run: tables are written as soon as they are counted, and everything after reads what was written."""
+    """One run: each table is written once it is counted, and later steps read the written table."""
 
     def __init__(self, spark: SparkSession, source: MessageSource, plan: InsightPlan, progress: Progress) -> None:
         self._spark = spark

@@ -1,7 +1,7 @@
-"""One page that a person can read: what was found, in words, plots and tables. It needs nothing but itself.
+"""The report as one self-contained HTML page: findings in sentences, plots and tables.
 
-Names of topics, groups and keys come from whoever sends messages: they are shown, never obeyed. The page also tells
-browsers that nothing in it may run or be loaded.
+Names of topics, groups and keys come from senders and are untrusted: they are escaped. The page's policy forbids
+browsers to run or load anything.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _titled(title: str, content: str) -> str:
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], words: int = 1) -> str:
-    """Heads are text, cells are HTML. The first cell of a row names it; so many columns are words, the rest figures."""
+    """Heads are text, cells are HTML. The first cell of a row is its name; `words` columns are text, others figures."""
     head = "".join(f'<th scope="col"{_left(index, words)}>{text(one)}</th>' for index, one in enumerate(heads))
     body = "".join(f"<tr>{_row(row, words)}</tr>" for row in rows)
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'

@@ -57,7 +57,7 @@ def percent(share: float) -> str:
 
 
 def times(factor: float) -> str:
-    """How many times as much: 4 times, 1.5 times."""
+    """Return a factor as text: 4 times, 1.5 times."""
     return f"{_digits(round(factor, 1)) if factor < 10 else f'{factor:.0f}'} times"
 
 
@@ -103,7 +103,7 @@ def _utc(at_ms: float) -> datetime:
 
 
 def fitting_window_ms(span_ms: float, most: int = MOST_WINDOWS) -> int:
-    """The smallest usual window of which no more than so many make up the span."""
+    """Return the smallest usual window that divides the span into at most `most` windows."""
     for step in STEPS_MS:
         if span_ms / step <= most:
             return step
@@ -132,7 +132,7 @@ def ticks(top: float, wanted: int = 5) -> list[float]:
 
 
 def log_ticks(low: float, high: float, wanted: int = 6) -> list[float]:
-    """Powers of ten around what is between; fewer of them when there would be many."""
+    """Return powers of ten around the range; every n-th if there are many."""
     first = math.floor(math.log10(low) + 1e-9)
     last = max(math.ceil(math.log10(high) - 1e-9), first + 1)
     step = math.ceil((last - first) / wanted)

@@ -1,7 +1,7 @@
-"""The three sentences that matter, out of all that was found: the volume first, then what needs somebody's eye most.
+"""The three most important sentences of a report: the volume first, then the most urgent findings.
 
-Each thing that could be said has a weight: 0 is nothing to speak of, 100 is somebody should look now. When there is
-less to worry about than there is room, the sentences say what is well.
+Each candidate has a weight: 0 is not worth a sentence, 100 is urgent. If there are fewer problems than sentences, the
+rest say which parts are healthy.
 """
 
 from __future__ import annotations

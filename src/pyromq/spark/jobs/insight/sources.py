@@ -1,4 +1,4 @@
-"""Where `insight` gets its messages from: the topics of a cluster, a store or backup, a lake, or any DataFrame.
+"""The sources of `insight`: topics of a cluster, a store or backup, a lake, or any DataFrame.
 
 Each source is asked for messages of some kinds of topics with some columns, and reads no more than that.
 """
@@ -24,9 +24,9 @@ from pyromq.sync import Admin
 
 
 class MessageSource(Protocol):
-    #: What is read, for people.
+    #: The name of the source, for people.
     name: str
-    #: What could not be read, in sentences.
+    #: Parts that could not be read, in sentences.
     notes: list[str]
 
     def read(self, columns: Sequence[str], kinds: Collection[str]) -> DataFrame | None:
@@ -78,7 +78,7 @@ def lake_source(spark: SparkSession, path: str, format: str, topics: Sequence[st
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """When messages were stored, in ms; None: no limit on that side."""
+    """The range of store times in ms; None is unbounded."""
 
     since_ms: int | None = None
     until_ms: int | None = None
@@ -138,7 +138,7 @@ def topics_of(cluster: Cluster) -> Sequence[Topic]:
 
 
 def connection_options(cluster: Cluster) -> dict[str, str]:
-    """What leads a reader to the same cluster."""
+    """Return the reader options of the same cluster."""
     options = {
         "namesrv": cluster.name_servers,
         "client.tls": "true" if cluster.tls else "false",

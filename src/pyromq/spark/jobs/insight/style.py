@@ -1,4 +1,4 @@
-"""How the page of `insight` looks: by day and by night, on a wall and on a phone."""
+"""The style sheet of `insight`'s page: light and dark, wide and narrow screens."""
 
 from __future__ import annotations
 

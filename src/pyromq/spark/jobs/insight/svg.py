@@ -1,4 +1,4 @@
-"""Plots as text: SVG for the shapes, and HTML beside them for the words, so that words stay readable on every screen.
+"""Plots as text: SVG for the shapes and HTML for the words, so that words keep their size on every screen.
 
 The shapes of a plot are stretched to the room there is, in units of 1000 by 100; lines keep their width. Each window
 of time has a column that tells its values when it is pointed at. Nothing is loaded, nothing runs. All text that comes
@@ -18,7 +18,7 @@ from pyromq.spark.jobs.insight.scales import clock_time, log_ticks, ticks, time_
 
 WIDTH = 1000.0
 HEIGHT = 100.0
-#: Colours of series; what is left over has one of its own.
+#: Colours of series; the sum of the remaining series has its own.
 COLOURS = 7
 REST = "rest"
 
@@ -122,7 +122,7 @@ def lines(
     is_log: bool = False,
     over_holes: bool = False,
 ) -> str:
-    """`over_holes`: windows without a value are those that nobody looked at, and the line goes on over them."""
+    """`over_holes`: draw the line across windows without a value, because they have no sample."""
     values = [value for one in series for value in one.values if value is not None]
     scale = log_scale(values) if is_log else linear_scale(values)
     shapes = [f'<path class="line {one.colour}" d="{_line(one.values, axis, scale, over_holes)}"/>' for one in series]
@@ -249,7 +249,7 @@ class Range(NamedTuple):
 
 
 def ranges(rows: Sequence[tuple[str, Range]], show: Callable[[float], str]) -> str:
-    """One line for each name, all on one logarithmic scale: a dot, what is rare, and the farthest there was."""
+    """One line for each name on one logarithmic scale: median as a dot, then the high percentiles and the maximum."""
     scale = log_scale([value for _, one in rows for value in (one.usual, one.rare, one.most)])
     body = "".join(f"<dt>{text(name)}</dt><dd>{_range(one, scale)}</dd>" for name, one in rows)
     labels = "".join(
@@ -278,7 +278,7 @@ class Cell(NamedTuple):
 
 
 def heat(rows: Sequence[tuple[str, Sequence[Cell]]]) -> str:
-    """A line of cells for each name: what is below 1 cold, what is above hot."""
+    """A row of cells for each name: below 1 in cold colours, above 1 in warm ones."""
     widest = max((len(cells) for _, cells in rows), default=0)
     return '<div class="scroll"><table class="heat"><tbody>' + "".join(
         f"<tr><th scope=row>{text(name)}</th>{''.join(map(_cell, cells))}{_padding(widest - len(cells))}</tr>"

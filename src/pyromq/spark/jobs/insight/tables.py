@@ -18,14 +18,14 @@ from pyromq.model import names as model_names
 from pyromq.records import property_names
 from pyromq.spark.sink.decisions import TOPIC as DECISION_TOPIC
 
-#: What the cube needs, and what the rest needs.
+#: The columns of the cube, and those of the other tables.
 VOLUME_COLUMNS = ("topic", "broker", "queue_id", "tags", "born_ts", "store_ts", "store_size")
 FAILED_COLUMNS = ("topic", "msg_id", "tags", "keys", "properties", "reconsume_times", "born_ts", "store_ts")
 TRACE_COLUMNS = ("topic", "body", "store_ts")
 
 USER, RETRY, DEAD, SYSTEM = "user", "retry", "dead-letter", "system"
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
-#: Of what is born after it is stored, by two clocks that disagree.
+#: The latency of a message born after its store time: two clocks disagree.
 EARLY = -1
 EXACT_MS = 16
 #: Of one topic on one broker: more than anybody has.
@@ -187,8 +187,8 @@ def _whole(position: int) -> Column:
 
 
 def consuming(trace: DataFrame) -> DataFrame:
-    """How long messages waited for each group, and how long it took for them. See `pyromq.client.trace` for the lines;
-    what is no such line counts for nothing."""
+    """Return waiting and handling times by group. See `pyromq.client.trace` for the lines; other messages are
+    ignored."""
     lines = trace.where(F.col("topic") == model_names.TRACE_TOPIC).select(
         F.explode(F.split(F.make_valid_utf8(F.col("body").cast("string")), "\x02")).alias("line")
     )

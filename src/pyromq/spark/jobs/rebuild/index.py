@@ -37,7 +37,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What a segment holds, every record verified."""
+    """The verified records of a segment."""
 
     part: LogPart
     records: int
@@ -96,7 +96,7 @@ def _one(buffer: memoryview, at: int, end: int) -> tuple[int, int]:
 
 
 class KeyRoom:
-    """Counts keys by putting them where nobody reads them: a record whose keys do not fit ends the count."""
+    """Count keys by adding them to a scratch index: a record whose keys do not fit ends the count."""
 
     def __init__(self, keys: int) -> None:
         self._scratch = memoryview(bytearray(key_index.HEADER.size + 4 + key_index.ENTRY.size * (keys + 1)))
@@ -113,7 +113,7 @@ class KeyRoom:
 
 
 def plan_files(config: StoreConfig, surveys: Sequence[Survey]) -> list[int]:
-    """Where in the log each index file begins; the last is behind the end. Reads short parts of segments."""
+    """Return the log position at which each index file begins, and the end. Reads short parts of segments."""
     starts = [surveys[0].part.file.base] if surveys else []
     if not any(each.has_oversized for each in surveys):
         room = config.index_entries - 1

@@ -3,15 +3,15 @@
     rebuild(spark, RebuildPlan(store="/data/store"))
 
 For logs that are too large for one machine's recovery. The result is what `pyromq store recover --rebuild-queues`
-makes: the same entries, byte by byte. The store is locked meanwhile and must not be in use; executors must see its
+makes: the same entries, byte by byte. The store is locked during the rebuild; executors must see its
 files.
 
 1. every segment is verified; damage ends the rebuild before anything was changed
-2. queues and index are made in `staging/`, beside the old ones
-3. the recover point says that queues and index are to be made anew; then the new ones take the place of the old
+2. queues and index are written to `staging/` in the store
+3. the recover point says that queues and index must be derived again; then the new files replace the old ones
 4. the recover point says that they are complete
 
-Stopped before 3, the store is as it was; later, its next start makes what is missing by itself.
+If the job stops before step 3, the store is unchanged; after it, the next start derives the missing parts.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class RebuildPlan:
 
 @dataclass(frozen=True, slots=True)
 class RebuildReport:
-    """What was made."""
+    """The counts of a rebuild."""
 
     store: str
     segments: int
@@ -270,7 +270,7 @@ class _Rebuild:
 
     def _note(self, point: RecoverPoint, checkpoint: Checkpoint) -> None:
         points = RecoverPointFile(self._disk, self._paths.recover_point)
-        points.load()  # it goes on from the sequence there
+        points.load()  # continues its sequence number
         points.save(point)
         points.close()
         times = CheckpointFile(self._disk, self._paths.checkpoint)

@@ -110,9 +110,9 @@ class QueueWriter:
     """Writes queues into a directory. May be sent to another process."""
 
     config: StoreConfig
-    #: Where `<topic>/<queue>` directories are to be.
+    #: The parent of the `<topic>/<queue>` directories.
     directory: Path
-    #: Where drafts are made, in the same file system.
+    #: The directory of drafts, in the same file system.
     drafts: Path
     log_start: int
     #: By queue: offsets below this belong to messages that are no longer in the log, and are not given out again.

@@ -2,9 +2,9 @@
 
     replay(spark, ReplayPlan(path="/data/lake", namesrv="localhost:9876", topic="orders-again", rate=500))
 
-What is replayed is exactly what the lake had committed when the job began. Rows of one source queue are sent by one
-task, one after the other, and go to one queue, unless the plan says that order does not matter. How often a message may
-be sent when something fails is the sink's mode.
+The input is the lake as committed when the job began. Rows of one source queue are sent by one task, in order, to one
+queue, unless the plan says that order does not matter. The sink's mode decides whether a message may be sent twice
+after a failure.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def chosen(rows: DataFrame, plan: ReplayPlan) -> DataFrame:
 
 @contextmanager
 def _understood(plan: ReplayPlan) -> Iterator[None]:
-    """What Spark has against a condition it says when it reads it, or when it comes to the row. Raises ConfigError."""
+    """Raise ConfigError if Spark rejects the condition, when it parses it or when it evaluates a row."""
     try:
         yield
     except PySparkException as why:
@@ -186,7 +186,7 @@ def _counts(rows: DataFrame) -> dict[MessageQueue, int]:
 
 
 def shared_out(counts: Mapping[MessageQueue, int], tasks: int) -> dict[MessageQueue, int]:
-    """Which task sends which queue: the longest first, each to whoever has least. One each when there are enough."""
+    """Assign queues to tasks: the longest first, each to the least loaded task. One task each if there are enough."""
     if tasks >= len(counts):
         return {queue: task for task, queue in enumerate(sorted(counts))}
     loads = [0] * tasks

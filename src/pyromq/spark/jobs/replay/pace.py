@@ -20,10 +20,9 @@ def portion(rate: float) -> int:
 def paced(
     batches: Iterable[pa.RecordBatch], rate: float, clock: Clock, wait: Callable[[float], object]
 ) -> Iterator[pa.RecordBatch]:
-    """The same rows, not faster than so many a second from the first on. 0: as they come.
+    """Yield the same rows at most `rate` per second from the first on. 0 is unlimited.
 
-    A row is never early: when the consumer is slow, what was missed is not caught up with in a burst larger than a
-    portion.
+    A row is never early: after a slow consumer the delay is made up in bursts of at most one portion.
     """
     if rate <= 0:
         yield from batches

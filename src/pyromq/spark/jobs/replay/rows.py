@@ -1,8 +1,8 @@
-"""What becomes of an archived message when it is sent again. Pure.
+"""An archived message as it is sent again. Pure.
 
 Body, tags, keys, sharding key and the program's own properties are kept. Properties that brokers and clients wrote are
-not sent back: a position in a queue that it is no longer in, a delay that is over, a transaction that is decided,
-somebody who waits for a reply no more. Two are added, so that a replayed message can be told from the first one:
+not sent again: the old queue position, a past delay, an ended transaction, a reply address. Two are added, so that a
+replayed message differs from the first one:
 
     REPLAYED_FROM   topic@broker@id:offset of where it was
     REPLAYED_ID     the id that its producer gave it; it gets a new one, or consumers that drop repeats would drop it
@@ -39,7 +39,7 @@ DDL = (
 
 
 class Goal(NamedTuple):
-    """Where the messages of a topic go."""
+    """Return the target topic."""
 
     topic: str
     #: A queue keeps its number, modulo this; 0: the sink chooses.
@@ -49,7 +49,7 @@ class Goal(NamedTuple):
 
 
 def is_kept(name: str) -> bool:
-    """Whether a property is sent again. Marks of our own writers speak of the first time."""
+    """Return whether a property is sent again. Idempotence properties belong to the first send."""
     return name not in names.RESERVED and not name.startswith(names.OWN_PREFIX)
 
 

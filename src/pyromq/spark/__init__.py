@@ -2,6 +2,6 @@
 
     spark.readStream.format("pyromq").option("namesrv", "localhost:9876").option("subscribe", "orders").load()
 
-Needs the extra: `pip install "pyromq[spark]"`. Spark finds the formats by itself, through the tiny packages whose names
+Needs the extra: `pip install "pyromq[spark]"`. Spark finds the formats through the two small packages whose names
 begin with `pyspark_pyromq`; nothing has to be registered.
 """

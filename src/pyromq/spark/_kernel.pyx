@@ -25,13 +25,13 @@ cdef enum:
     STOP_EMPTY = 2
     STOP_BAD = 3
     STOP_ENOUGH = 4
-    # More properties than this are told apart by a dictionary.
+    # Above this many properties a dictionary is used.
     MANY = 64
     RECENT = 8
     SHOWN_V4 = 26
     LONGEST_ID = 56
 
-# Where numbers are: so many bytes behind the record's first one, or in a place that its hosts decide.
+# Offsets of numbers from the record's first byte; negative if they depend on the length of the hosts.
 cdef enum:
     STORED_AT = -1
     RECONSUMED = -2
@@ -152,7 +152,7 @@ cdef class Records:
     cdef Parts* _parts
     #: The index of the first start where no record is; -1: all are.
     cdef readonly Py_ssize_t bad
-    #: What pieces point to, besides the buffer.
+    #: Objects that pieces point to, besides the buffer.
     cdef list _kept
     cdef Piece* _tags
     cdef Piece* _keys

@@ -1,12 +1,11 @@
 """A file that is made once, where nothing below can refuse a name that is taken: object stores, as Arrow reaches them.
 
-Who wants to make it puts a claim beside it, and then looks: at other claims, and for the file. With another claim in
-sight, or the file, it gives way. What was put is seen by whoever looks later (all large object stores promise that), so
-of two that claim at once the second one to look sees the first one's claim, or the file that came of it. Both may give
-way; two never go on.
+A writer puts a claim next to the name, then lists the claims and the file. If another claim or the file exists, the
+writer gives up. Large object stores list every completed write, so of two concurrent writers the second to list sees
+the first one's claim, or its file. Both may give up; two never continue.
 
-A claim whose owner died is in the way until it is `STALE_SECONDS` old, by the clock of the store. That is the one thing
-that is believed without a proof: nobody stands still for so long between looking and writing.
+A claim whose owner died blocks the name until it is `STALE_SECONDS` old, by the clock of the store. The one assumption
+is that no writer pauses that long between listing and writing.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ STALE_SECONDS: Final = 600.0
 
 
 def create_once(files: fs.FileSystem, path: str, write: Callable[[], None], *, suffix: str) -> bool:
-    """Have a file written that is not there; False when it is, or somebody else is about to. Raises OSError.
+    """Write a file unless it exists; False if it does, or another writer has claimed it. Raises OSError.
 
     Claims have the name of the file with more behind it, and end with the suffix.
     """

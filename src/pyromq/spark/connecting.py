@@ -18,7 +18,7 @@ from pyromq.client.session import Session
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Where to go and as whom."""
+    """The address and the credentials of a cluster."""
 
     name_servers: str
     access_key: str | None = None

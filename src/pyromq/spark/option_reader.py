@@ -1,10 +1,10 @@
-"""The options that somebody gave to a format of ours, read one by one; what is wrong with one is told in a sentence.
+"""Reads the options of a format one by one; a wrong option is refused with a sentence.
 
     given = Given(options, known=CONNECTION + ("topic", "linger"))
     linger = given.seconds("linger", 0.005)
 
 Spark writes the names in lower case and all values as text, so names are compared without regard to case. An option
-that nobody knows is refused before anything is done: a typing error must not be a default that nobody wanted.
+that is unknown is refused before any work: a misspelt option must not become a default.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NUMBER = re.compile(r"[0-9]{1,19}")
 _AMOUNT = re.compile(r"([0-9]{1,19})\s*([a-z]*)")
 _BYTES = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-#: What Spark puts among the options of a reader or writer by itself, or what people give to Spark with them.
+#: Options that Spark adds to a reader or writer, or that people pass to Spark.
 SPARKS_OWN = (
     "checkpointLocation",
     "queryName",
@@ -47,7 +47,7 @@ class Given:
         return name.lower() in self._values
 
     def text(self, name: str, default: str | None = None) -> str | None:
-        """None and what is only blank are the same: not given."""
+        """Treat None and blank text as absent."""
         return self._values.get(name.lower(), "").strip() or default
 
     def required(self, name: str, example: str) -> str:
@@ -113,7 +113,7 @@ class Given:
         return moment
 
     def json(self, name: str) -> object:
-        """What the text stands for; None when it is not given."""
+        """Return the value of the text; None if it is absent."""
         found = self.text(name)
         if found is None:
             return None

@@ -1,6 +1,6 @@
 """Errors as Spark's users meet them: Spark shows the whole trace of whatever a data source raises, so it is kept short.
 
-What PyroMQ raises on purpose says in a sentence what is wrong. Where in our code that was found out helps nobody.
+PyroMQ's own errors say in a sentence what to mend; a stack trace into its code adds nothing.
 """
 
 from __future__ import annotations

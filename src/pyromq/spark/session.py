@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from pyromq.errors import ConfigError
 
-#: What suits the jobs; `conf` says otherwise.
+#: Defaults for the jobs; `conf` overrides them.
 DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -100,7 +100,7 @@ def _builder(master: str, name: str, conf: Mapping[str, str]) -> SparkSession.Bu
 
 @contextmanager
 def _output_to(log: Path) -> Iterator[None]:
-    """What is started in the block writes to this file for as long as it runs; this process only in the block."""
+    """Send the output of processes started in the block to this file, and that of this process during the block."""
     sys.stdout.flush()
     sys.stderr.flush()
     kept = [os.dup(1), os.dup(2)]

@@ -1,7 +1,7 @@
 """A Python worker of Spark collects garbage after every task, and each time walks over all that was ever imported.
 
-That is a tenth of the time of a short task, and finds nothing: what is there when the first task of ours begins, stays.
-`set_aside` takes it out of the collections. What tasks make later is collected as before.
+That is a tenth of the time of a short task, and finds nothing: objects from before the first task stay alive.
+`set_aside` takes them out of the collections. Objects of tasks are collected as before.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The columns that messages have in Spark: their names, their types here and there, and which of them are asked for.
 
-A column that nobody asks for is not decoded. Spark does not tell a Python source which columns a query uses, so the
+Only requested columns are decoded. Spark does not tell a Python source which columns a query uses, so the
 query says it: with `.schema("tags STRING, body BINARY")` or with the option `columns`.
 """
 

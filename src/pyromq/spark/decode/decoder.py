@@ -3,11 +3,11 @@
     starts = find_records(buffer, 0, len(buffer))
     batch = decode(buffer, starts, ("topic", "queue_offset", "body"))
 
-The buffer is anything with bytes in it: a mapped segment, the answer to a pull. Any bytes are fine as input: what is no
-record raises BadRecord, which says where. Records are found first and decoded then, so that a caller can leave out
+The buffer is any object with bytes: a mapped segment, a pull's answer. Input is untrusted: an invalid
+record raises BadRecord with its position. Records are found first and decoded then, so that a caller can leave out
 some of them in between, by their offsets (`numbers`) or their topics (`topic_codes`).
 
-The readable form is in `decode_readable`, what the columns hold in `decode_rules`.
+The reference implementation is in `decode.reference`, the rules of the columns in `decode.rules`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ACCELERATED = accelerated.load("spark")
 
 #: A column of text or bytes can have no more: its ends are 32-bit numbers.
 MOST_BYTES: Final = (1 << 31) - 1
-#: What batches should have between Python and Spark's JVM, measured.
+#: The best size of batches between Python and Spark's JVM, measured.
 BATCH_ROWS: Final = 5000
 BATCH_BYTES: Final = 8 << 20
 
@@ -39,7 +39,7 @@ Starts = npt.NDArray[np.int64]
 
 
 class Walk(NamedTuple):
-    """What was found from one place of a buffer on."""
+    """The records found from one position of a buffer on."""
 
     starts: Starts
     #: Behind the last of them.
@@ -49,7 +49,7 @@ class Walk(NamedTuple):
 
 
 def find_records(buffer: Buffer, start: int, limit: int, *, base: int | None = None) -> Starts:
-    """Where the records begin that lie back to back from `start` on, up to the limit, a blank or zeroes.
+    """Return the starts of consecutive records from `start` on, up to the limit, a blank or zeroes.
 
     `base` is the position of the buffer's first byte in the log, if it is a part of one: then every record must say the
     position that it is at. Raises BadRecord.
@@ -61,7 +61,7 @@ def find_records(buffer: Buffer, start: int, limit: int, *, base: int | None = N
 
 
 def walk(buffer: Buffer, start: int, limit: int, *, base: int | None = None, at_most: int | None = None) -> Walk:
-    """The same, `at_most` so many of them; what is no record ends it."""
+    """Return at most `at_most` starts; an invalid record ends the search."""
     if at_most is None:
         at_most = max(limit - start, 0) // layout.SMALLEST_RECORD + 1
     if ACCELERATED is None:
@@ -69,12 +69,12 @@ def walk(buffer: Buffer, start: int, limit: int, *, base: int | None = None, at_
         return Walk(np.array(readable, np.int64), at, stop)
     room = np.empty(at_most, np.int64)
     count, at, code = ACCELERATED.find(buffer, start, limit, base or 0, base is not None, room)
-    # A copy: the room is mostly not used, and what was not touched costs nothing.
+    # A copy: the array is mostly unused, and untouched pages cost nothing.
     return Walk(room[:count].copy(), at, Stop(code) if code < len(Stop) else None)
 
 
 def why_none(buffer: Buffer, at: int, limit: int, base: int | None) -> str:
-    """What is wrong with the record at a place, for people."""
+    """Return the fault of the record at a position, for people."""
     view = _view(buffer)
     if limit - at < layout.SMALLEST_RECORD:
         return "the record is cut off"
@@ -155,7 +155,7 @@ def _view(buffer: Buffer) -> memoryview:
 
 # --- the compiled form -----------------------------------------------------------------------------------------------
 
-# Where a number is in a record: behind its first byte; -1 and -2: where its hosts decide (see the kernel).
+# The offset of a number from the record's first byte; -1 and -2 depend on the hosts (see `_kernel.pyx`).
 _STORED_AT, _RECONSUMED = -1, -2
 _INT32 = {
     "queue_id": layout.QUEUE_ID_AT,

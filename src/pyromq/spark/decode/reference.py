@@ -124,7 +124,7 @@ def _body(row: Row) -> bytes:
 
 
 def _message_id(row: Row) -> str:
-    """What the producer called it, else where it is: the broker's address and the position."""
+    """Return the producer's message id, else the id of the position: broker address and log position."""
     store_host = bytes(row.buffer[row.spans.store_timestamp_at + STORED_AT.size : row.spans.tail_at])
     position = bytes(row.buffer[row.start + layout.POSITION_AT : row.start + layout.POSITION_AT + 8])
     return _properties(row).get("UNIQ_KEY") or (store_host + position).hex().upper()

@@ -1,4 +1,4 @@
-"""What the fields of a record are in a table, where that takes a thought. Both forms of the decoder ask here.
+"""Conversions of record fields to column values, shared by both decoders.
 
 - Text that is no UTF-8 reads as Java reads it, with U+FFFD for what cannot be read.
 - Properties: of two with one name the later counts, one without a name or a value does not; the record's own CRC is

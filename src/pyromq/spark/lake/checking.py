@@ -1,7 +1,7 @@
-"""Whether the files of a commit have what their commit says: every offset of the ranges, once. Pure.
+"""Check that a commit's files have every offset of its ranges exactly once. Pure.
 
-Offsets of a queue have no holes: transactions and delays take none, they pass through queues of their own. What may
-leave holes is asked for: a filter by tags or SQL. Topics in which other brokers make holes (compaction by key, several
+Offsets of a queue have no holes: transactions and delays use queues of their own. Holes appear only on
+request: a filter by tags or SQL. Topics in which other brokers make holes (compaction by key, several
 messages under one offset) are archived with the check switched off.
 """
 
@@ -17,7 +17,7 @@ Ranges = Mapping[str, tuple[int, int]]
 
 
 def gathered(files: Iterable[DataFile]) -> dict[str, Span]:
-    """What files have of each queue together."""
+    """Return the offsets of each queue in all files."""
     found: dict[str, Span] = {}
     for file in files:
         for queue, span in file.queues.items():

@@ -1,7 +1,7 @@
 """The history of a lake of plain Parquet, as files of JSON, and what folding them gives. Pure.
 
 `_pyromq/commits/00000000000000000007.json` is commit 7: the files that it adds and removes, and the next offset of
-every queue. `_pyromq/checkpoints/` has, now and then, all live files at a commit, so nobody has to read every commit.
+every queue. `_pyromq/checkpoints/` has all live files at every n-th commit, so readers do not read every commit.
 Readers of plain Parquet skip every name that begins with `_`.
 """
 
@@ -21,7 +21,7 @@ from pyromq.spark.lake.model import Change, DataFile, Head
 
 COMMITS = "_pyromq/commits"
 CHECKPOINTS = "_pyromq/checkpoints"
-#: Who reads a format that is younger than itself must not guess.
+#: A reader refuses a newer format.
 FORMAT = 1
 _NAME = re.compile(r"(\d{20})\.json")
 

@@ -1,4 +1,4 @@
-"""Commit a change, also when somebody compacted in the meantime: that moves no offsets, so ours still continue them."""
+"""Commit a change; retry after a concurrent compaction, which moves no offsets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from pyromq.errors import LakeConflict
 from pyromq.spark.lake.model import Change, Head, Lake
 
-#: Who loses so often in a row has somebody beside him who does nothing else.
+#: Give up after this many lost races: another writer is committing in a loop.
 ATTEMPTS = 5
 
 

@@ -25,7 +25,7 @@ from pyromq.spark.lake.model import DATE, Change, DataFile, Lake, Target
 from pyromq.spark.lake.place import Place, place_at, told
 from pyromq.spark.lake.writing import TableWriter, in_queue_order
 
-#: What a file should be: large enough that opening it does not count, small enough for one task.
+#: The target size of a file: large enough that opening it is cheap in proportion, small enough for one task.
 TARGET_BYTES = 192 << 20
 #: Smaller files are worth a rewrite. With the target it gives files of 128 to 256 MiB.
 SMALL_BYTES = 128 << 20
@@ -51,7 +51,7 @@ def plan_rewrites(
     small_bytes: int = SMALL_BYTES,
     target_bytes: int = TARGET_BYTES,
 ) -> list[Rewrite]:
-    """What to rewrite now. Every file is in one rewrite at most, and no rewrite has only one file."""
+    """Return the rewrites that are due. Every file is in at most one rewrite, and a rewrite has at least two files."""
     small: dict[tuple[str, str], list[DataFile]] = {}
     for file in files:
         if file.size < small_bytes:
@@ -65,7 +65,7 @@ def plan_rewrites(
 
 
 def _in_order(file: DataFile) -> tuple[Any, ...]:
-    """Neighbours in a queue come together; what is not known of a file does not matter for the result."""
+    """Sort neighbours of a queue together; unknown offsets do not affect the result."""
     return (sorted((queue, span.first) for queue, span in file.queues.items())[:1], file.first_ms, file.path)
 
 
@@ -83,7 +83,7 @@ def _bins(files: Sequence[DataFile], target_bytes: int) -> Iterator[list[DataFil
 def compact(
     spark: SparkSession, lake: Lake, rewrites: Sequence[Rewrite], *, run: str, at_ms: int
 ) -> list[DataFile] | None:
-    """Rewrite, and commit that. Returns the new files; None when somebody else committed first and nothing changed."""
+    """Rewrite and commit. Returns the new files; None if another writer committed first and nothing changed."""
     head, where = lake.head(), lake.locations()
     assert head.schema is not None, "there are files, so there is a schema"
     made = _rewritten(spark, lake.target(run, head.schema), rewrites, where)
@@ -155,7 +155,7 @@ def _together(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def _of_queue(file: pq.ParquetFile, queue: Mapping[str, Any]) -> pa.Table:
-    """Group by group, so that no more is in memory than one group and what is wanted of it."""
+    """Yield batch by batch, so that at most one row group is in memory."""
     wanted = (pc.field("broker") == queue["broker"]) & (pc.field("queue_id") == queue["queue_id"])
     groups = [file.read_row_group(number).filter(wanted) for number in range(file.num_row_groups)]
     return pa.concat_tables(groups) if groups else file.read()
@@ -169,5 +169,5 @@ def attempt_name(run: str) -> str:
 
 
 def described(files: Sequence[DataFile]) -> pa.RecordBatch:
-    """What goes back to the driver."""
+    """The result for the driver."""
     return pa.RecordBatch.from_pydict({"file": pa.array([json.dumps(file.as_json()) for file in files], pa.string())})

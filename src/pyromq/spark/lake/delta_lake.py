@@ -144,7 +144,7 @@ def _partition(file: DataFile) -> dict[str, str | None]:
 
 
 def _statistics(file: DataFile) -> str:
-    """What lets readers skip the file. Times that no calendar has are left out."""
+    """Return the statistics by which readers skip the file. Times outside the calendar are left out."""
     low: dict[str, int | str] = {}
     high: dict[str, int | str] = {}
     if file.queues:

@@ -2,8 +2,8 @@
 
 The catalog is a SQLite file in the lake's own directory, or one that is given (`catalog`: the properties that
 pyiceberg's `load_catalog` takes). The number of our newest commit is also a property of the table, written in the same
-transaction: so it is seen when somebody expired the snapshot with the newest offsets. Automatic repeats of a commit are
-switched off: repeating one on top of another writer's is how rows get in twice.
+transaction, so an expired snapshot with the newest offsets is noticed. Automatic retries of a commit are
+switched off: a retry on top of another writer's commit would add rows twice.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class IcebergLake:
         together_lake.end(self.place, run, committed)
 
     def clean(self, *, now_ms: int, safe_age_s: float, grace_s: float) -> int:
-        """Replaced files belong to older snapshots: they go when somebody expires those, with Iceberg's own tools."""
+        """Replaced files belong to older snapshots: Iceberg's own tools remove them when they expire those."""
         live = {self._path_of(file) for file in self._ever()}
         return together_lake.remove_orphans(self.place, live, now_ms=now_ms, safe_age_s=safe_age_s, grace_s=grace_s)
 

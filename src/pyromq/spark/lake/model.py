@@ -1,4 +1,4 @@
-"""What a lake is made of: files, the head of its history, and a change to be committed. Plain values.
+"""The model of a lake: files, the head of its history, and a change to commit. Plain values.
 
 Offsets are kept as `topic@broker@id` → the next offset: everything below it is in the lake, or was left out on purpose.
 """
@@ -15,12 +15,12 @@ from pyromq.spark.lake.place import Place
 
 #: Added to the columns of messages: the day that the broker stored it, in UTC. The table is partitioned by it.
 DATE = "date"
-#: What every lake has: without them nobody can tell where a row belongs and whether one is missing.
+#: The columns of every lake: they identify a row and show missing ones.
 KEPT = ("topic", "broker", "queue_id", "queue_offset", "store_ts")
 
 
 class Span(NamedTuple):
-    """What a file has of a queue."""
+    """The offsets of one queue in a file."""
 
     first: int
     last: int
@@ -40,7 +40,7 @@ class DataFile:
     size: int
     #: The run that wrote it.
     run: str = ""
-    #: When the first and the last of its messages were stored.
+    #: The store times of its first and last message.
     first_ms: int = 0
     last_ms: int = 0
     #: By queue, as `topic@broker@id`. Only known of new files in formats that do not keep it.
@@ -84,7 +84,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where and how executors write the files of one run. It travels to them."""
+    """The target and format of the files of one run. Executors receive it."""
 
     uri: str
     run: str

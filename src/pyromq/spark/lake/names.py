@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-#: What Hive calls the partition of rows that have no value: a topic of that name is written otherwise.
+#: Hive's name for the partition of null: a topic of that name is escaped.
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -20,5 +20,5 @@ def escaped(value: str) -> str:
 
 
 def directory_of(topic: str, date: str) -> str:
-    """Where the files of a topic and a day are, below the lake."""
+    """Return the directory of a topic and day, relative to the lake."""
     return f"topic={escaped(topic)}/date={date}"

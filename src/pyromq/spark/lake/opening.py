@@ -1,4 +1,4 @@
-"""From a path and the name of a format to a lake, and from a lake to a DataFrame of exactly what is committed."""
+"""Open a lake from a path and a format, and read its committed rows as a DataFrame."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""A lake of plain Parquet: `topic=…/date=…/*.parquet` for everybody, and our commits beside them, hidden.
+"""A lake of plain Parquet: `topic=…/date=…/*.parquet` for every reader, and hidden commits next to them.
 
     1  executors write files under `_pyromq/staging/<run>/`, where no reader looks
     2  one commit file is created, exclusively: from now on the files are in the lake, wherever they are
     3  they are moved to their places (`settle`), replaced ones into `_pyromq/trash/`
     4  `_pyromq/published` notes how far that is done
 
-Killed before 2: nothing happened, the staged files are cleaned away later. Killed after 2: whoever opens the lake next
-to write does 3 and 4 again, which changes nothing that is done. `files` and `locations` are exact at every moment; a
+Killed before 2: nothing happened, the staged files are removed later. Killed after 2: the next writer that opens
+the lake repeats 3 and 4, which is idempotent. `files` and `locations` are exact at every moment; a
 reader of the bare directory may see a commit partly while it is published, and while one compacts, too few rows rather
 than rows twice.
 """
@@ -25,7 +25,7 @@ from pyromq.spark.lake.place import Place
 
 PUBLISHED = "_pyromq/published"
 TRASH = "_pyromq/trash"
-#: A checkpoint after so many commits: reading as many small files takes less than a second here.
+#: A checkpoint after this many commits: reading as many small files takes less than a second.
 CHECKPOINT_EVERY = 32
 
 
@@ -125,7 +125,7 @@ class ParquetLake:
                 )
 
     def _bring(self, source: str, target: str) -> bool:
-        """Whether the target is there at the end. Somebody else may do the same at the same time."""
+        """Return whether the target exists at the end. Another writer may do the same at the same time."""
         if self.place.exists(source):
             try:
                 self.place.move(source, target)
@@ -144,7 +144,7 @@ class ParquetLake:
     # --- cleaning ----------------------------------------------------------------------------------------------------
 
     def clean(self, *, now_ms: int, safe_age_s: float, grace_s: float) -> int:
-        self.settle()  # what is committed leaves the staging directories before they are removed
+        self.settle()  # committed files leave the staging directories before those are removed
         before = len(self.place.entries("_pyromq", recursive=True))
         for run in runs.abandoned(self.place, now_ms=now_ms, safe_age_s=safe_age_s):
             runs.end(self.place, run)

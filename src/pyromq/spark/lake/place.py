@@ -1,4 +1,4 @@
-"""Where a lake lies: a directory, or a path in an object store that Arrow knows. Names are relative to it.
+"""The location of a lake: a directory, or a path in an object store that Arrow supports. Names are relative to it.
 
 Everything that a lake does to files goes through a `Place`, so tests can cut it short at every step. What `create`
 promises is what commits rest on:
@@ -70,10 +70,10 @@ class Place(Protocol):
     def input(self, name: str) -> Any: ...
 
     def sync(self, name: str) -> None:
-        """What was written to the file survives a power cut."""
+        """Make the file's content survive a power cut."""
 
     def location(self, name: str) -> str:
-        """As Spark and table formats are told."""
+        """Return the location as Spark and table formats expect it."""
 
 
 def place_at(uri: str) -> Place:
@@ -107,7 +107,7 @@ def _refuse_settings(uri: str) -> None:
 
 @contextmanager
 def told(uri: str) -> Iterator[None]:
-    """What a disk or an object store has against it, in a sentence. Raises LakeError."""
+    """Turn an error of a disk or an object store into a sentence. Raises LakeError."""
     try:
         yield
     except OSError as why:

@@ -1,4 +1,4 @@
-"""Who writes into a lake: each run has an id and a mark, so that a later one can tell what a dead run left.
+"""The writers of a lake: each run has an id and a marker file, so that a later run recognises a dead run's files.
 
 A run is dead when its process is gone from this very system (same boot, same process namespace, and the number not
 taken by a younger process). Of a run elsewhere nothing is known: its files are left alone until they are old.
@@ -20,7 +20,7 @@ _MARK = "run.json"
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process, told from every other one that has or had its number. `system` is empty where nobody can tell."""
+    """The identity of a process, unique over reuse of process ids. `system` is empty if it is unknown."""
 
     system: str
     pid: int
@@ -28,7 +28,7 @@ class Process:
 
 
 def new_run(now_ms: int, token: str) -> str:
-    """An id that sorts by time and that nobody else has."""
+    """Return a unique id that sorts by time."""
     return f"{datetime.fromtimestamp(now_ms / 1000, UTC):%Y%m%dT%H%M%S}-{token}"
 
 
@@ -67,7 +67,7 @@ def _process_of(place: Place, run: str) -> Process | None:
 
 
 def is_dead(process: Process | None) -> bool:
-    """Certainly gone; False when nobody here can tell."""
+    """Return True if the process has certainly ended; False if unknown."""
     here = this_process().system
     if process is None or not here or process.system != here:
         return False
@@ -87,7 +87,7 @@ def _system() -> str:
 
 
 def _start_of(pid: int) -> str:
-    """When a process was started, in the kernel's ticks; empty when there is none, or only its exit code is left."""
+    """Return a process's start time in ticks; empty if there is none, or it is a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

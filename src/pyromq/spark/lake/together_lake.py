@@ -1,7 +1,7 @@
-"""What lakes with a log of their own (Delta, Iceberg) have in common: data is in `data/<run>/`, the log says the rest.
+"""The common part of lakes with a log of their own (Delta, Iceberg): data is in `data/<run>/`, the log names it.
 
-Nobody finds a file there but through the log, so nothing is moved after a commit. What a run left is in its directory,
-and whatever of it the log does not know is garbage once the run is dead.
+Readers find files through the log alone, so nothing is moved after a commit. Files of a dead run that the log does not
+name are garbage.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How executors write a lake's files: rows come as Arrow batches, and go to the file of their topic and day.
+"""Write a lake's files on executors: rows arrive as Arrow batches and go to the file of their topic and day.
 
 Only what describes the files returns to the driver. Rows are gathered into row groups, each sorted by queue and offset;
-from a source that reads queue by queue the whole file is. A file has its final content and is on the disk before it
-is spoken of. Every attempt of every task has names of its own, so one that is repeated or speculative harms nobody: the
-names that Spark returns are those of the attempts that count.
+from a source that reads queue by queue the whole file is. A file is complete and synced before it is
+reported. Every attempt of every task has its own names, so a repeated or speculative attempt is harmless: Spark
+returns the names of the attempts that count.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class TableWriter:
             self._flush(max(self._waiting, key=lambda one: self._waiting[one].size))
 
     def close(self) -> list[DataFile]:
-        """Finish every file, and say what was made."""
+        """Finish every file and return their descriptions."""
         for part in list(self._waiting):
             self._flush(part)
         for part in list(self._open):
@@ -204,7 +204,7 @@ def _note(file: _OpenFile, topic: str, rows: pa.Table) -> None:
 
 
 def spans(topic: str, rows: pa.Table) -> dict[str, Span]:
-    """What a table of one topic has of each queue."""
+    """Return the offsets of each queue in a table of one topic."""
     found = rows.group_by(["broker", "queue_id"], use_threads=False).aggregate(
         [("queue_offset", "min"), ("queue_offset", "max"), ("queue_offset", "count")]
     )

@@ -1,4 +1,4 @@
-"""How far a Spark query is, told to the brokers as the progress of a consumer group, and how far behind it is by that.
+"""Commits the offsets of a Spark query to the brokers as those of a consumer group, and computes its lag.
 
     report_progress(cluster, "reports", {MessageQueue("orders", "broker-a", 0): 17})
 
@@ -35,7 +35,7 @@ log = logging.getLogger("pyromq.spark")
 MOST_AT_ONCE = 32
 #: For one round of all queues.
 ROUND_SECONDS = 10.0
-#: How long a query waits for a cluster that answered last time; one that did not is not waited for.
+#: Wait this long for a cluster that answered last time; do not wait for one that did not.
 PATIENCE_SECONDS = 0.5
 
 Offsets = Mapping[MessageQueue, int]
@@ -43,7 +43,7 @@ Offsets = Mapping[MessageQueue, int]
 
 @dataclass(frozen=True, slots=True)
 class QueueStand:
-    """How far a query is in one queue, and how far the queue went meanwhile."""
+    """A query's offset in one queue, and the queue's end offset."""
 
     at_ms: int
     query: str
@@ -70,16 +70,16 @@ class GroupTeller:
         self._group = group
         self._places = Places(session)
         self._turns = asyncio.Semaphore(MOST_AT_ONCE)
-        #: What each broker knows of the group, at least.
+        #: Offsets of the group that each broker has at least.
         self._known: dict[MessageQueue, int] = {}
 
     async def tell(self, offsets: Offsets) -> list[PyroMQError | TimeoutError]:
-        """Commit what is further than what is known; the errors of the queues where that failed."""
+        """Commit offsets that advanced; return the errors of the queues that failed."""
         done = await asyncio.gather(*(self._trying(partial(self._tell, *one)) for one in offsets.items()))
         return [one for one in done if isinstance(one, Exception)]
 
     async def ends(self, offsets: Offsets) -> dict[MessageQueue, int]:
-        """Where the queues end now; without those that nobody answers for."""
+        """Return the end offsets; queues whose broker does not answer are left out."""
         found = await asyncio.gather(*(self._trying(partial(self._places.end, queue)) for queue in offsets))
         return {queue: end for queue, end in zip(offsets, found, strict=True) if isinstance(end, int)}
 
@@ -101,14 +101,14 @@ class GroupTeller:
     async def _commit(self, queue: MessageQueue, offset: int) -> None:
         try:
             await self._places.commit(queue, self._group, offset)
-        except GroupNotFound:  # nobody consumes in its name, so nobody has made it
+        except GroupNotFound:  # no consumer has created it
             made = UpdateGroup(body=encode_group(GroupConfig(self._group)))
             await self._session.ask(self._places.address_of(queue), made)
             await self._places.commit(queue, self._group, offset)
 
 
 class Courier:
-    """Brings news of queries to a cluster, beside whatever the caller does: of each query, the newest."""
+    """Reports queries to a cluster in the background: of each query, the newest state."""
 
     def __init__(self, cluster: Cluster, group: str, heard: Heard | None = None, clock: Clock | None = None) -> None:
         self._cluster = cluster
@@ -127,7 +127,7 @@ class Courier:
         portal.call(partial(self._take, session, query, dict(offsets)))
 
     def flush(self, seconds: float) -> bool:
-        """Wait until everything is told; False when that takes longer."""
+        """Wait until every report is sent; False after the timeout."""
         portal, _ = session_of(self._cluster)
         return portal.wait(self._told_within(seconds))
 
@@ -168,7 +168,7 @@ class Courier:
         assert self._heard is not None
         try:
             self._heard(stands)
-        except Exception:  # somebody else's code, or a full disk: the query goes on
+        except Exception:  # an error of the callback, or a full disk: the query continues
             log.exception("what was heard of the group %s could not be handed over", self._group)
 
     def _note(self, errors: Sequence[Exception]) -> None:

@@ -4,7 +4,7 @@
      "queue": 0, "committed": 17, "max": 20, "lag": 3}
 
 `spark.read.schema(LAG_DDL).json(directory)` reads it. A crash can leave half a line at the end of a file; the next one
-begins on a line of its own. Days that nobody needs any more are files that may be deleted.
+begins on a line of its own. Files of old days may be deleted.
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
     from pyromq.spark.progress.listener import GroupProgress
     spark.streams.addListener(GroupProgress("localhost:9876", group="reports", query="reports", history="lag/"))
 
-`pyromq consumer lag reports` shows the progress then. The end of each queue is asked for anew after each batch: Spark's
-own figures compare a batch with what was there when it was planned, which makes every lag 0. What is heard goes to the
+`pyromq consumer lag reports` shows the progress then. The end offset of each queue is read after each batch: Spark's
+own figures compare a batch with the ends when it was planned, which makes every lag 0. Lags go to the
 callback `on_lag`, and to the lag history that `pyromq spark insight` draws (see `lag_history`).
 
-Spark calls a listener beside the query. Nothing here makes the query wait or fail: see `lag`. With Spark Connect it is
+Spark calls a listener on its own thread. The query neither waits nor fails here: see `lag`. With Spark Connect it is
 called where the client is, which must reach the brokers then. A program that ends without `spark.stop()` may end before
 Spark tells of the last batch: it calls `report(query.lastProgress)` and `flush()` itself.
 """
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         StreamingQueryProgress,
     )
 
-#: How long the end of a query waits for brokers to hear of its last batch.
+#: The end of a query waits this long for brokers to acknowledge its last batch.
 END_SECONDS = 5.0
 
 

@@ -56,7 +56,7 @@ class SegmentsReader(DataSourceReader):
 
 
 def plan(options: SegmentsOptions) -> list[tuple[Piece, ...]]:
-    """What each partition reads. Raises StoreError."""
+    """Return the partitions. Raises StoreError."""
     found = find_pieces(options.places, must_be_whole=options.fail_on_data_loss)
     return split(in_time(found, options.from_ms, options.until_ms), options.split_bytes, options.min_partitions)
 

@@ -21,7 +21,7 @@ MOST_PARTITIONS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class SegmentsOptions:
-    """Where to look, and what of it is wanted."""
+    """The location of the files, and the wanted topics, times and columns."""
 
     #: `path`, or all that `load` was given.
     places: tuple[str, ...]
@@ -36,7 +36,7 @@ class SegmentsOptions:
     verify_crc: bool = False
     #: The broker's own bookkeeping too: halves of transactions, delayed messages that wait.
     include_system: bool = False
-    #: What the column of this name says.
+    #: The value of the column of this name.
     broker: str | None = None
     fail_on_data_loss: bool = True
 

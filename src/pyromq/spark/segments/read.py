@@ -1,10 +1,10 @@
-"""Reads a piece of a log, where an executor runs: finds the records, leaves out what is not wanted, decodes the rest.
+"""Reads a piece of a log on an executor: finds the records, applies the filters, decodes the rest.
 
-What the piece promises is held to account: its records lie one behind the other, each says the position it is at, and
+A piece is checked as it is read: its records are consecutive, each has its own position as a field, and
 the last ends where the piece does, or at the blank that fills the segment. Anything else is damage.
 
-Damage is an error. Where data may be lost, reading goes on with the next record that says the position it is at, and
-the log of the executor tells what was left out. CRCs are only looked at when they are to be verified.
+Damage is an error. If loss is allowed, reading continues at the next record whose position field is right, and
+the executor's log names the skipped bytes. CRCs are checked only on request.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from pyromq.spark.segments.store_places import RemotePlace, is_remote, shown_pla
 
 log = logging.getLogger("pyromq.spark")
 
-#: Of a file that is not mapped, so much is fetched at once; more for a record that is larger.
+#: The read size for a file that is not mapped; more for a record that is larger.
 WINDOW_BYTES: Final = 16 << 20
-#: No record is larger: a body of 64 MiB, and what is around it.
+#: The largest record: a body of 64 MiB, and its fields.
 MOST_WINDOW_BYTES: Final = 128 << 20
 MAGICS: Final = tuple(magic.to_bytes(4, "big") for magic in (layout.MAGIC_V1, layout.MAGIC_V2))
 
@@ -98,7 +98,7 @@ class PieceReader:
         self._wanted = Wanted(options)
 
     def read(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        """Raises StoreError, unless data may be lost: then the log says what was."""
+        """Raise StoreError, or log the loss if it is allowed."""
         try:
             source = open_source(piece)
         except FileNotFoundError:
@@ -147,7 +147,7 @@ class PieceReader:
 
 
 def _first_bad(window: Window, starts: Starts) -> BadRecord | None:
-    """What is wrong with the first record that has a wrong CRC."""
+    """Return the fault of the first record with a wrong CRC."""
     try:
         decoder.verify(window.buffer, starts)
     except BadRecord as bad:
@@ -181,9 +181,9 @@ def records_of(piece: Piece, source: Source, *, strict: bool = True) -> Iterator
 
 
 def _behind_damage(piece: Piece, window: Window, found: Walk) -> int:
-    """The position of the next record that is in sight; else behind what is in sight, for a further look."""
+    """Return the position of the next record in the window, else the window's end, for a further search."""
     data, base = window.buffer, window.base
-    last = window.limit - layout.HEAD.size  # what begins later cannot say where it is
+    last = window.limit - layout.HEAD.size  # a later start has no whole position field
     at = _next_magic(data, found.end + 1, window.limit)
     while at <= last and layout.position_of(data, at) != base + at:
         at = _next_magic(data, at + 1, window.limit)
@@ -194,19 +194,19 @@ def _behind_damage(piece: Piece, window: Window, found: Walk) -> int:
 
 
 def _next_magic(data: Any, start: int, limit: int) -> int:
-    """Where a record would begin by its magic number, from `start` on; the limit when there is none."""
+    """Return the next possible record start by its magic number from `start` on; the limit if there is none."""
     found = (data.find(magic, start + 4, limit) for magic in MAGICS)
     return min((at - 4 for at in found if at >= 0), default=limit)
 
 
 def _is_cut(piece: Piece, window: Window, found: Walk) -> bool:
-    """The window ends in the midst of a record, and the file goes on."""
+    """Return whether the window ends inside a record and the file continues."""
     behind = window.limit - found.end
     return window.base + window.limit < piece.end and behind > 0 and (found.stop is Stop.BAD or behind < 8)
 
 
 def _why_ended(piece: Piece, window: Window, found: Walk) -> str | None:
-    """What is wrong with the place where the records end; None: they may end there."""
+    """Return the fault at the end of the records; None if they may end there."""
     position = window.base + found.end
     if found.stop is Stop.BLANK:
         size, _ = layout.BLANK.unpack_from(window.buffer, found.end)
@@ -236,7 +236,7 @@ class Damage(NamedTuple):
         )
 
 
-# --- what is wanted --------------------------------------------------------------------------------------------------
+# --- filters ---------------------------------------------------------------------------------------------------------
 
 
 def is_bookkeeping(topic: str) -> bool:
@@ -292,7 +292,7 @@ class Parcel:
         self._bytes = 0
 
     def take(self, starts: Starts, sizes: Starts) -> Iterator[Starts]:
-        """Some more; what is enough now."""
+        """Add a part; return the parts once they suffice."""
         at, ends = 0, np.cumsum(sizes)
         while at < len(starts):
             before = int(ends[at - 1]) if at else 0

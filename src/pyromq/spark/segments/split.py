@@ -1,8 +1,8 @@
 """Pieces of a log into partitions: as large as is wanted, and cut only where a record is known to begin.
 
-A body may hold what looks like a record, so nobody looks for a beginning by its looks. The entries of consume queues
-tell where records begin, and reading a few of them is cheap: a store is split by them. Where there are none, a file is
-walked through from its beginning, and only when somebody asked for smaller partitions.
+A body may contain bytes that look like a record, so boundaries are not searched by magic number. The entries of
+consume queues name record starts, and reading a few of them is cheap: a store is split by them. Without queues a file
+is walked from its beginning, and only if smaller partitions were requested.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from pyromq.store.offline.inspect import queue_directories
 from pyromq.store.paths import StorePaths
 from pyromq.store.queues.queue_cursor import ENTRY
 
-#: Where queues tell the boundaries: what suits Spark, and its own default for files.
+#: The default partition size if queues name the boundaries: Spark's own default for files.
 SPLIT_BYTES = 128 << 20
 #: Pieces that are smaller than this together are one partition.
 TOGETHER_BYTES = 16 << 20
-#: So many queues are asked where a record begins: the longest ones, in which one is near.
+#: Search boundaries in at most this many queues: the longest, whose entries are densest.
 QUEUES_ASKED = 8
-#: What a queue's entry without a record has for a position.
+#: The position of a queue entry without a record.
 _NOWHERE = 1 << 62
 
 
 class Boundaries(Protocol):
-    """Where records begin in the files of one log."""
+    """The record starts in the files of one log."""
 
     def between(self, piece: Piece, wanted: Sequence[int]) -> list[int]:
         """Positions inside of the piece where records begin, near those that are wanted, in order."""
@@ -145,7 +145,7 @@ class QueueFiles:
 
     def __init__(self, directory: Path) -> None:
         self._files = sorted(path for path in directory.iterdir() if is_position(path.name))
-        #: Where its last file begins.
+        #: The start of its last file.
         self.last = int(self._files[-1].name) if self._files else -1
 
     def first_from(self, position: int) -> int:

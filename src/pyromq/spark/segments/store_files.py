@@ -2,12 +2,12 @@
 
     pieces = find_pieces("/data/store")         or its commitlog directory, a segment of it, a backup, s3://bucket/store
 
-- A store directory, ours or Apache RocketMQ's: what `store.readable` allows, so never more than a running broker has
-  made durable, and of a store that nobody uses what its next start would keep.
+- A store directory, ours or Apache RocketMQ's: as `store.offline.readable_log` allows, so at most the durable bytes of
+a running broker, and of a store without a broker the bytes that its next start would keep.
 - A directory of segments, or segments by themselves: all of it; the last file of each run up to the last whole record.
   If a store around them is in use, that store says how far.
 - A backup: the chunks of its newest manifest.
-- Places with a scheme (`s3://`, `hdfs://`) hold copies that nobody writes to. What is there is found by names alone.
+- Places with a scheme (`s3://`, `hdfs://`) hold copies without a writer. The files are found by names alone.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class Piece:
     base: int
     start: int
     end: int
-    #: Where the segment ends: a blank leads there.
+    #: The end of the segment: a blank leads there.
     segment_end: int
     #: The records may end before `end`, with zeroes.
     open_end: bool = False
-    #: When its first record was stored, where that is known.
+    #: The store time of its first record, if it is known.
     first_ms: int | None = None
     #: The store that it belongs to: its queues know where records begin.
     store: str | None = None
@@ -122,7 +122,7 @@ def _piece(segment: Segment, end: int, *, start: int | None = None, store: str |
 
 
 def _refuse_use(log_directory: Path) -> None:
-    """Raise StoreError when somebody writes to a log, and nobody here can tell how far it may be read."""
+    """Raise StoreError if a log has a writer and its readable end is unknown."""
     if OsDisk(log_directory).lock_holder(StorePaths(log_directory.parent, log_directory).log_lock) is not None:
         raise StoreError(
             f"a broker writes to {log_directory}, and how far its records may be read stands in its store directory: "

@@ -29,7 +29,7 @@ def local_path(place: str) -> Path:
     if place.lower().startswith("file:"):
         return Path(unquote(urlsplit(place).path))
     path = Path(place)
-    with contextlib.suppress(RuntimeError):  # nobody's home: the name is meant as it stands
+    with contextlib.suppress(RuntimeError):  # an unknown user: the name is literal
         path = path.expanduser()
     return path.absolute()
 
@@ -53,7 +53,7 @@ def _address(place: str) -> str:
 
 
 def shown_place(place: str) -> str:
-    """As people are told of it: without keys and settings."""
+    """Return the address without keys and settings, for people."""
     if not is_remote(place):
         return place
     scheme, _, rest = place.partition("?")[0].partition("://")
@@ -72,12 +72,12 @@ def has_keys(place: str) -> bool:
 
 
 def why_not(place: str, error: Exception) -> str:
-    """What pyarrow has against an address, which it quotes."""
+    """Return pyarrow's error about an address, which it quotes."""
     return str(error).replace(place, shown_place(place))
 
 
 def file_system(uri: str) -> tuple[Any, str]:
-    """Who knows the scheme, and the path there."""
+    """Return the file system of the scheme, and the path in it."""
     found: tuple[Any, str] = fs.FileSystem.from_uri(uri)
     return found
 

@@ -1,4 +1,4 @@
-"""What the brokers that are written to can do: asked once in each process."""
+"""Capabilities of the brokers that the sink writes to: asked once in each process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyromq.wire.requests.admin import GetRuntimeInfo
 
 #: A broker that says so stores a numbered message once.
 KNOWS_WRITERS = "pyromq.idempotentWriters"
-#: What only PyroMQ's brokers say: they end a transaction once, however often they are told to.
+#: Sent only by PyroMQ's brokers: they end a transaction once, even if told several times.
 OURS = "pyromqVersion"
 
 _figures: WeakKeyDictionary[Session, dict[str, dict[str, str]]] = WeakKeyDictionary()

@@ -41,7 +41,7 @@ from pyromq.spark.sink.options import Mode, SinkOptions
 _TEXT = (StringType,)
 _WHOLE = (ShortType, IntegerType, LongType)
 
-#: By name: what is allowed, for people and for Spark.
+#: The allowed types by name, for people and for Spark.
 _ALLOWED: dict[str, tuple[str, tuple[type[DataType], ...]]] = {
     "body": ("BINARY or STRING", (BinaryType, StringType)),
     "topic": ("STRING", _TEXT),

@@ -36,7 +36,7 @@ from pyromq.spark.sink.task import WRITERS, Place, place_of
 
 T = TypeVar("T")
 
-#: So long a broker that does not answer holds up a plan: every batch of a stream is planned, and brokers restart.
+#: A plan waits at most this long for a broker: every batch of a stream is planned, and brokers restart.
 PLANNING_SECONDS = 15.0
 
 
@@ -66,7 +66,7 @@ def _planned(options: Mapping[str, str], schema: StructType, overwrite: bool, *,
 
 
 def _prepare(options: SinkOptions) -> None:
-    """What is wrong is better known before tasks run."""
+    """Check the options on the driver, before tasks run."""
     place = place_of(options)
     patience = Patience(min(PLANNING_SECONDS, options.send_timeout_s), options.retries)
     place.portal.wait(patiently(lambda: _look_at_brokers(place, options), patience))
@@ -81,7 +81,7 @@ async def _look_at_brokers(place: Place, options: SinkOptions) -> None:
 
 
 class _Writing:
-    """What the two writers of Spark have in common. They travel to executors: they hold plain values."""
+    """The common part of Spark's two writers. Executors receive them: they hold plain values."""
 
     options: SinkOptions
 

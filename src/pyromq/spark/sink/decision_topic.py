@@ -6,7 +6,7 @@ newest decision yet.
 
 A query's newest decision is near the end of its queue. It is looked for from there backwards, in steps that grow, and
 the broker leaves out the messages of other queries by their tag: finding that a query has none costs a request for
-every few thousand messages of the queue. What was read is kept, so the next look costs what is new.
+every few thousand messages of the queue. Read decisions are cached, so the next look reads only new messages.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class DecisionTopic:
         self._is_gone = False
         self._views: dict[str, View] = {}
         self._looking: dict[str, asyncio.Lock] = {}
-        #: When it was found, and what.
+        #: The time and the result of the last look.
         self._layouts: dict[tuple[str, str], tuple[float, tuple[MessageQueue, ...]]] = {}
 
     # --- where it is -------------------------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ class DecisionTopic:
         except TopicNotFound:
             directory = Directory(self._session, name_servers)
             first = min(master.name for master in await directory.masters())
-            with suppress(TopicExists):  # somebody else was quicker
+            with suppress(TopicExists):  # another process was first
                 await Topics(directory).create(TOPIC, queues=QUEUES, broker=first)
             await self._session.routes.refresh(TOPIC)
             self._is_gone = False
@@ -144,10 +144,10 @@ class DecisionTopic:
                 view.add(decision)
 
     async def decide(self, query: str, batch: int, decision: BatchDecision) -> BatchDecision:
-        """Write a decision, and return the one that counts: this one, or one that somebody else had written before.
+        """Write a decision, and return the one that counts: this one, or an earlier one of another driver.
 
-        When this returns the decision is stored as the broker promises. Raises SendFailed, SendUnknown: then it may be
-        there all the same, and what it decides must not be undone.
+        The decision is acknowledged on return. Raises SendFailed, SendUnknown: then it may be stored all the same,
+        and must not be undone.
         """
         queue = await self.queue(query)
         found = await self.view(query, batch)
@@ -175,7 +175,7 @@ class DecisionTopic:
         offset = number_in(answer, "queueOffset")
         try:
             async with asyncio.timeout(INDEXED_SECONDS):
-                while (await self._bounds(queue))[1] <= offset:  # noqa: ASYNC110  nobody tells when it is so
+                while (await self._bounds(queue))[1] <= offset:  # noqa: ASYNC110  the broker sends no event for it
                     await asyncio.sleep(LOOK_AGAIN_SECONDS)
         except TimeoutError:
             raise NotNow(f"the broker {queue.broker_name!r} stored a decision that cannot be read yet") from None

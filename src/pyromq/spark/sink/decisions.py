@@ -1,12 +1,12 @@
-"""What decides over the rows of a transactional batch: one message in a topic of our own. Pure.
+"""The decision over the rows of a transactional batch: one message in an internal topic. Pure.
 
 A batch of a query is *decided* by the first message that says so, in the one queue that all messages of this query are
-in. It names, for each partition, the attempt whose rows count. Everything else follows from it: whoever holds a half of
-a batch, or is asked for one, commits it when it is one of a named attempt and rolls it back when the batch was decided
+in. It names, for each partition, the attempt whose rows count. Everything else follows from it: the holder of a half of
+a batch, or a broker's check, commits it when it is one of a named attempt and rolls it back when the batch was decided
 without it. Batches are decided in their order, so a decision for a later one says that all before it are decided.
 
 A half carries a stamp: query, batch, partition, attempt, and its number within the attempt. An attempt is one run of
-one task: its name is drawn anew each time, for Spark's own numbers begin again in every application. When a half was
+one task: its name is random, because Spark's own numbers restart in every application. When a half was
 sent and no answer came, it is sent again under another number, and the number whose fate is unknown is *void*: should
 it have been stored after all, it is rolled back.
 
@@ -58,7 +58,7 @@ class Attempt:
     """One run of a task, whose rows count."""
 
     name: str
-    #: Halves that it sent, and the numbers of those whose fate nobody knows.
+    #: The halves it sent, and the numbers of those whose fate is unknown.
     sent: int
     void: frozenset[int] = frozenset()
 
@@ -71,7 +71,7 @@ class BatchDecision:
     attempts: Mapping[int, Attempt]
     #: Before this offset its writer had found no decision for the batch.
     after: int = 0
-    #: Where it stands; -1 before it does.
+    #: Its offset; -1 before it is stored.
     offset: int = field(default=-1, compare=False)
 
     def includes(self, stamp: Stamp) -> bool:
@@ -85,7 +85,7 @@ class BatchDecision:
 
 
 def end_of(stamp: Stamp, decision: BatchDecision | None, *, is_past: bool) -> End:
-    """What becomes of a half. `is_past`: the batch is over, decided with or without a message of its own."""
+    """Return the fate of a half. `is_past`: the batch is over, decided with or without a message of its own."""
     if decision is not None:
         return End.COMMIT if decision.includes(stamp) else End.ROLLBACK
     return End.ROLLBACK if is_past else End.UNKNOWN
@@ -170,14 +170,14 @@ def decode_layout(body: bytes, offset: int) -> Layout | None:
 class View:
     """The decisions of one query, as far as its queue has been read: all from `start` up to `end`.
 
-    Whoever wrote a decision had read everything before its `after`, and had found no decision for this batch or a later
+    The writer of a decision had read everything before its `after`, and had found no decision for this batch or a later
     one there. So when `start` is not behind that, nothing before `start` can be about this batch or a later one.
     """
 
     def __init__(self, at: int) -> None:
         self.start = at
         self.end = at
-        #: When the end was read, in the loop's time.
+        #: The loop's time when the end was read.
         self.fresh = 0.0
         self._decisions: dict[int, BatchDecision] = {}
 
@@ -195,7 +195,7 @@ class View:
         return self._decisions.get(batch)
 
     def is_enough(self, batch: int) -> bool:
-        """Whether what stands before `start` cannot change what is known of this batch and of later ones."""
+        """Return whether messages before `start` cannot affect this batch and later ones."""
         if self.start == 0:
             return True
         return any(known <= batch and self.start <= one.after for known, one in self._decisions.items())
@@ -205,6 +205,6 @@ class View:
         return self.last is not None and self.last.batch > batch and self.is_enough(batch)
 
     def forget(self, keep: int) -> None:
-        """All but the newest so many; what was before them is read again when somebody asks."""
+        """Keep the newest `most`; earlier ones are read again on request."""
         for batch in sorted(self._decisions)[:-keep]:
             self.start = max(self.start, self._decisions.pop(batch).offset + 1)

@@ -1,8 +1,8 @@
 """Getting the rows of a task to brokers: some requests under way at once, every answer awaited.
 
 A `Lane` is the way to one queue. Requests leave it in order, on one connection, several before the first is answered.
-When one fails the lane waits for the answers to the others, and goes on with those that failed, in their order: where
-the broker knows rows by their numbers nothing is stored twice and nothing out of order.
+After a failure the lane waits for the answers to the others, and continues with the failed requests in their order: if
+the broker deduplicates rows by their numbers, nothing is stored twice or out of order.
 
 Everything here runs on the loop of the client; tasks of Spark wait for it.
 """
@@ -37,7 +37,7 @@ from pyromq.wire.command import Command
 
 log = logging.getLogger("pyromq.spark")
 
-#: What a broker says of messages that it knew: how many there were in the request.
+#: The broker's answer to repeated messages: their number in the request.
 REPEATED = "repeated"
 
 # --- requests with many messages -------------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ class Lane:
         self._waiting: deque[_Item] = deque()
         self._under_way: deque[tuple[_Item, asyncio.Future[Command]]] = deque()
         self._running: asyncio.Task[None] | None = None
-        #: Where items that may go elsewhere go after a failure.
+        #: The target after a failure of items that may go to any queue.
         self.elsewhere: Callable[[_Item], bool] = lambda _: False
 
     @property
@@ -123,7 +123,7 @@ class Lane:
         await self._failed(failed)
 
     async def _failed(self, failed: Sequence[tuple[_Item, Command | BaseException]], *, was_sent: bool = True) -> None:
-        """The first decides what is to be done: those behind it may have failed only because it did."""
+        """The first failure decides: those after it may have failed only because of it."""
         item, outcome = failed[0]
         tries, error = item.tries, judge(outcome, item.tries, self.queue.broker_name, was_sent=was_sent)
         assert error is not None
@@ -216,7 +216,7 @@ class Batches:
         if error is not None and self._error is None:
             self._error = error
             self._settled.set()
-            self._room.release()  # whoever waits for room hears of it
+            self._room.release()  # wakes a waiting sender
 
 
 # --- messages alone --------------------------------------------------------------------------------------------------
@@ -292,7 +292,7 @@ class Singles:
             raise self._error
 
     async def settle(self) -> None:
-        """Wait for what is under way, whatever becomes of it."""
+        """Wait for the requests in flight, ignoring their results."""
         while self._open:
             self._settled.clear()
             await self._settled.wait()

@@ -44,7 +44,7 @@ class Handles:
 
     broker: str
     topic: str
-    #: The broker ends a transaction once, however often it is told to.
+    #: The broker ends a transaction once, even if told several times.
     may_repeat: bool = False
     offsets: array[int] = field(default_factory=lambda: array("q"))
     positions: array[int] = field(default_factory=lambda: array("q"))
@@ -55,7 +55,7 @@ class Handles:
 
 @dataclass(slots=True)
 class Written(WriterCommitMessage):
-    """What a task tells the driver."""
+    """A task's report to the driver."""
 
     rows: int
     query: str = ""
@@ -63,7 +63,7 @@ class Written(WriterCommitMessage):
     partition: int = 0
     attempt: Attempt | None = None
     halves: list[Handles] = field(default_factory=list)
-    #: When the first half was sent.
+    #: The time of the first half.
     began_ms: int = 0
 
 
@@ -108,7 +108,7 @@ class HalfWriter:
         return Attempt(self._stamp.attempt, self._serial, frozenset(self._void))
 
     def handles(self, may_repeat: Collection[str]) -> list[Handles]:
-        """`may_repeat`: the brokers that end a transaction once, however often they are told to."""
+        """`may_repeat`: the brokers that end a transaction once, even if told several times."""
         found = []
         for (broker, topic), by_row in sorted(self._handles.items()):
             packed = Handles(broker, topic, broker in may_repeat)
@@ -124,10 +124,10 @@ class HalfWriter:
 
 @dataclass(slots=True)
 class Ended:
-    """What became of the ends that brokers were told."""
+    """The outcome of the transaction ends sent to brokers."""
 
     done: int = 0
-    #: Brokers will ask for these: nobody knows whether they were heard, and to say it twice could do it twice.
+    #: Left to the brokers' check: the outcome is unknown, and a second end could store the message twice.
     left: int = 0
     refused: list[PyroMQError] = field(default_factory=list)
 
@@ -208,7 +208,7 @@ def _requests(half: Handles, group: str, how: End) -> Iterator[EndTransaction]:
 
 
 def check_committed(ended: Ended, batch: int) -> None:
-    """Raises SendUnknown when brokers refused to commit what is decided."""
+    """Raise SendUnknown if brokers refused a decided commit."""
     if ended.refused:
         raise SendUnknown(
             f"batch {batch} is decided, but {len(ended.refused)} of its messages were not committed: "

@@ -1,4 +1,4 @@
-"""Who writes: which query, which batch of it, which partition of the batch, and which run of its task."""
+"""The identity of a writer: query, batch, partition, and the run of its task."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BATCH_PROPERTY = "streaming.sql.batchId"
 
 
 class Task(Protocol):
-    """What is needed of Spark's `TaskContext`."""
+    """The used part of Spark's `TaskContext`."""
 
     def partitionId(self) -> int: ...  # noqa: N802 - Spark's name
 
@@ -24,7 +24,7 @@ class Identity(NamedTuple):
     query: str
     batch: int
     partition: int
-    #: Drawn anew for each run of a task: Spark's own numbers begin again in every application.
+    #: Random for each run of a task: Spark's own numbers restart in every application.
     attempt: str
 
     @property

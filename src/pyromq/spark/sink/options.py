@@ -19,7 +19,7 @@ from pyromq.spark.source.options import CONNECTION, LONGEST_MS, connection_of
 DEFAULT_GROUP = "pyromq-spark"
 NO_COMPRESSION = "none"
 COMPRESSIONS = (NO_COMPRESSION, "zlib", "lz4", "zstd")
-#: What a broker takes in one request, unless it was told otherwise, with room for the header.
+#: A broker's default request limit, less room for the header.
 MOST_BATCH_BYTES = 3 << 20
 
 BATCH_BYTES = 512 << 10
@@ -58,16 +58,16 @@ class SinkOptions:
     #: Requests of one task that wait for their answers: with several messages each, or halves of transactions.
     in_flight: int = IN_FLIGHT
     halves_in_flight: int = HALVES_IN_FLIGHT
-    #: How long a request is tried, all tries together, and how often.
+    #: The time limit of a request over all tries, and the number of tries.
     send_timeout_s: float = SEND_TIMEOUT_S
     retries: int = RETRIES
     compression: str = NO_COMPRESSION
-    #: What names a batch job when it runs again; a stream has a name by itself.
+    #: The name of a batch job across runs; a stream has its own.
     writer_id: str | None = None
     #: Keeps others from writing in the name of this query or job, where its name can be guessed.
     writer_secret: str | None = field(default=None, repr=False)
     batch_id: int = 0
-    #: So long brokers wait before they ask what became of a half: a batch should not take longer.
+    #: Brokers check a half after this time: a batch should be shorter.
     patience_s: int = PATIENCE_S
 
     @property

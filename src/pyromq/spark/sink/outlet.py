@@ -36,7 +36,7 @@ from pyromq.wire.command import Command
 
 log = logging.getLogger("pyromq.spark")
 
-#: How long one try waits for its answer.
+#: The timeout of one try.
 TRY_SECONDS = 15.0
 #: Before the next try; doubled each time up to the second.
 PAUSE_SECONDS = 0.05
@@ -44,9 +44,9 @@ LONGEST_PAUSE_SECONDS = 1.0
 #: A name server that was just started has not heard of all topics yet.
 UNKNOWN_SECONDS = 5.0
 
-#: Nobody has it, so no other is made after it.
+#: No broker has it, so the next try reuses its number.
 NO_TOPIC = "PYROMQ_NO_TOPIC"
-#: What a broker says of a token that it did not issue since its start.
+#: The broker's answer to a token it did not issue since its start.
 RENEW_FIELD, RENEW = "writerToken", "renew"
 
 T = TypeVar("T")
@@ -73,7 +73,7 @@ class Outlet:
         return found
 
     async def existing_queues(self, topic: str) -> Queues:
-        """The same, of a topic that is there: nobody knows before which queues a new one gets. Raises TopicNotFound."""
+        """The same for an existing topic: the queues of a new one are unknown. Raises TopicNotFound."""
         found = await self.queues(topic)
         if not self.session.routes.is_known(topic):
             raise TopicNotFound(f"no broker has the topic {topic!r}: create it first, for exactly-once writing")
@@ -139,7 +139,7 @@ def _owned(parcel: Parcel) -> Parcel:
 
 @dataclass(slots=True)
 class Tries:
-    """How often and how long one request was tried."""
+    """The tries of one request and their duration."""
 
     began: float
     count: int = 0
@@ -148,7 +148,7 @@ class Tries:
 
 
 class Patience:
-    """How long and how often something is tried."""
+    """The limits of a retry: time and number of tries."""
 
     def __init__(self, timeout_s: float, retries: int) -> None:
         self.timeout_s = timeout_s
@@ -176,7 +176,7 @@ class Patience:
 
 
 async def patiently(work: Callable[[], Awaitable[T]], patience: Patience) -> T:
-    """Do something that may be done again, until somebody answers. Raises what the last try raised."""
+    """Call an idempotent function until it succeeds. Raises the last error."""
     tries = patience.begin()
     while True:
         try:
@@ -190,13 +190,13 @@ async def patiently(work: Callable[[], Awaitable[T]], patience: Patience) -> T:
 
 
 def _stays(error: PyroMQError, tries: Tries) -> bool:
-    """Nothing that somebody restarted a moment ago."""
+    """Return whether the error lasts longer than a broker's restart."""
     waited_s = asyncio.get_running_loop().time() - tries.began
     return isinstance(error, TlsFailed) or (isinstance(error, TopicNotFound) and waited_s > UNKNOWN_SECONDS)
 
 
 def judge(outcome: Command | BaseException, tries: Tries, address: str, *, was_sent: bool = True) -> PyroMQError | None:
-    """What a try came to; None: the message is stored as the broker promises. Raises what no other try would help."""
+    """Return a retryable failure; None if the message is acknowledged. Raises an error that no retry would change."""
     if isinstance(outcome, Command):
         status = STATUS_OF_CODE.get(outcome.code)
         if outcome.code == ResponseCode.SUCCESS:
@@ -220,23 +220,23 @@ def judge(outcome: Command | BaseException, tries: Tries, address: str, *, was_s
 
 
 def _is_final(error: PyroMQError, is_certain: bool) -> bool:
-    """Refusals that stay the same however often one asks: somebody has to change something first."""
+    """Return whether the refusal is permanent until an operator changes something."""
     no_delivery_times = is_certain and error.code == ResponseCode.SYSTEM_ERROR
     return isinstance(error, NoPermission | TopicNotFound) or no_delivery_times
 
 
-#: Makes the parcel for a try: the first, or one after a try of which nobody knows what became.
+#: Makes the parcel of a try: the first, or one after a try with unknown outcome.
 Make = Callable[[bool], Parcel]
 
 
-#: What came of a try, and whether it left.
+#: The outcome of a try, and whether it was sent.
 Outcome = tuple[Command | BaseException, bool]
 
 
 async def deliver(
     outlet: Outlet, make: Make, queue: MessageQueue, patience: Patience, first: Outcome | None = None
 ) -> Command:
-    """Send one message to a queue until it is stored; the answer. `first`: what came of a try before.
+    """Send one message to a queue until it is stored; return the answer. `first`: the outcome of an earlier try.
 
     Raises SendFailed, SendUnknown, final refusals.
     """

@@ -22,7 +22,7 @@ BLOCK = 256
 
 
 class Spread:
-    """How the rows of one writer are spread. `writer` says where its turn begins, so that not all begin alike."""
+    """Spreads the rows of one writer over queues. `writer` decides the first queue, so that writers start apart."""
 
     def __init__(self, writer: str) -> None:
         self._start = crc32(writer.encode())
@@ -52,7 +52,7 @@ class Spread:
 
 
 def is_free(rows: Rows, chosen: Ints) -> npt.NDArray[np.bool_]:
-    """Rows that may go anywhere: nobody minds when a retry takes another queue."""
+    """Rows without order: a retry may take another queue."""
     return np.asarray((rows.queue_ids[chosen] == -1) & (rows.key_hashes[chosen] == -1))
 
 

@@ -28,7 +28,7 @@ BYTES = pa.large_binary()
 _NONE = pa.scalar(b"", BYTES)
 _NAME_END, _VALUE_END = 1, 2
 _HEAD = np.dtype([("size", ">u4"), ("magic", ">u4"), ("crc", ">u4"), ("flag", ">i4"), ("body", ">u4")])
-#: What an entry of a batch has beside body and properties.
+#: The fields of a batch entry other than body and properties.
 _ENTRY = _HEAD.itemsize + 2
 #: The answer to a batch names every message in its header, and headers have a limit.
 MAX_MESSAGES = 2000
@@ -51,7 +51,7 @@ class Rows:
     topic_codes: Ints
     bodies: pa.LargeBinaryArray
     properties: pa.LargeBinaryArray
-    #: How the bodies are compressed.
+    #: The compression of the bodies.
     flags: Ints
     #: -1 where the row names none.
     queue_ids: Ints
@@ -74,7 +74,7 @@ class Rows:
 
 
 class Piece(NamedTuple):
-    """What one request carries: entries of a batch, one behind the other."""
+    """The content of one request: consecutive entries of a batch."""
 
     data: memoryview
     messages: int
@@ -174,7 +174,7 @@ class Packer:
 def pieces(
     bodies: pa.LargeBinaryArray, properties: pa.LargeBinaryArray, flags: Ints, max_bytes: int
 ) -> Iterator[Piece]:
-    """The messages of one queue, in order, cut into requests of about so many bytes."""
+    """Cut the messages of one queue, in order, into requests of at most about `max_bytes`."""
     entries = _entries(bodies, properties)
     data, offsets = memoryview(entries.buffers()[2] or b""), _offsets(entries)
     start = 0
@@ -195,7 +195,7 @@ def _entries(bodies: pa.LargeBinaryArray, properties: pa.LargeBinaryArray) -> pa
 
 
 def _cuts(offsets: Ints, flags: Ints, max_bytes: int) -> Iterator[int]:
-    """Where each piece ends: at the size, at the number, or where bodies begin to be of another form."""
+    """Return the end of each piece: at the size, at the number, or at a change of the bodies' form."""
     count, start = len(flags), 0
     changes = np.append(np.flatnonzero(flags[1:] != flags[:-1]) + 1, count)
     while start < count:
@@ -355,7 +355,7 @@ def _offsets(texts: pa.LargeBinaryArray) -> Ints:
 
 
 def _of_width(data: npt.NDArray[np.generic], width: int) -> pa.LargeBinaryArray:
-    """Values that are all so many bytes, without looking at them."""
+    """Return the data as values of `width` bytes each, without a copy."""
     count = data.nbytes // width
     offsets = np.arange(0, data.nbytes + 1, width, dtype=np.int64)
     return pa.LargeBinaryArray.from_buffers(BYTES, count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])

@@ -1,6 +1,6 @@
 """One task of Spark that writes: rows in, one sum of what became of them out.
 
-Rows are packed on the task's own thread while the client's loop sends what was packed before. `write` returns when
+Rows are packed on the task's own thread while the client's loop sends earlier ones. `write` returns when
 every row is acknowledged, and raises when one is not.
 """
 
@@ -39,16 +39,16 @@ from pyromq.spark.sink.transactions import Transactions, check_backs_of
 
 log = logging.getLogger("pyromq.spark")
 
-#: What a request with several messages has for properties of its own.
+#: The properties of a request with several messages.
 BATCH_PROPERTIES = f"{names.WAIT}\x01true\x02"
-#: How long a task that fails tries to undo what it sent.
+#: A failing task tries this long to roll back its messages.
 UNDO_SECONDS = 5.0
 
 Work = tuple[Parcel, MessageQueue, Queues]
 
 
 class Place:
-    """Where a sink writes to, from this process: what all its tasks have in common, and keep for the next one."""
+    """The sink's connections of this process: shared by its tasks and kept for the next one."""
 
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
@@ -221,7 +221,7 @@ class Idempotent(TaskWriter):
         super().__init__(options, identity)
         self._next: dict[MessageQueue, int] = {}
         assert self._writer is not None
-        #: What consumers and the decision topic see instead of the query's id, which would give others the identity.
+        #: Shown to consumers and in the decision topic instead of the query's id, which would give others the identity.
         self._public = self._writer.writer
         writer = f"{self._public}/{identity.partition}"
         self._before = (f"{names.WRITER}\x01{writer}\x02{names.SEQUENCE}\x01{identity.batch}:").encode()
@@ -316,4 +316,4 @@ WRITERS: dict[Mode, type[TaskWriter]] = {
 
 
 def _ignore(_: object) -> None:
-    """Nobody needs to know where the message is."""
+    """Drop the receipt: the message's position is not needed."""

@@ -13,15 +13,15 @@ it. What can fail where, and what happens then:
     driver dies behind the decision,       the replayed batch finds itself decided and rolls its new halves back; the
     or while halves are being ended        first ones are committed when brokers ask
     two drivers decide one batch           the first decision in the queue counts for both
-    a broker dies                          halves and decision are in its log; ends are told again
+    a broker dies                          halves and decision are in its log; ends are sent again
     a later batch is decided               so are all before it: halves that no decision names are rolled back
 
 Brokers ask any process of the producer group, and all sinks of a cluster are in the same one unless the option `group`
 says otherwise: a query that ended for good needs only some sink to run.
 
-Apache RocketMQ's brokers may store a message twice when they are told its end twice, or when they asked for it before
-they were told. So they are told once; and nothing when the batch took longer than `transactionPatience`, for then they
-have begun to ask.
+Apache RocketMQ's brokers may store a message twice if its end is sent twice, or if they checked before the end
+arrived. So each end is sent once; and none if the batch took longer than `transactionPatience`, because then the
+checks have begun.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ from pyromq.wire.requests.client import CheckTransaction, EndTransaction
 
 log = logging.getLogger("pyromq.spark")
 
-#: So long before the patience ends Apache's brokers are told nothing more: they note an end some seconds after it, and
-#: would ask meanwhile.
+#: Send no ends to Apache's brokers this long before the patience ends: they apply an end some seconds later, and
+#: would check in between.
 SAFE_SHARE = 0.2
 SAFE_SECONDS = 5.0
 
-#: Nobody can tell a query that stood still for days from one that goes on after quiet days.
+#: A query that stood still for days cannot be told from one that continues after quiet days.
 FORGOTTEN = (
     "no decision of the query %s is left, for brokers keep messages only for some days: if it stopped so long ago in "
     "the middle of batch %d, the rows of this batch may be there twice now"
@@ -58,7 +58,7 @@ FORGOTTEN = (
 
 
 class Transactions:
-    """What the driver does at the end of a batch."""
+    """The driver's steps at the end of a batch."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class Transactions:
             log.warning("batch %d failed at its end: what becomes of it is settled when brokers ask", batch)
 
     async def _roll_back(self, parts: Sequence[Written]) -> None:
-        """What cannot be told now is told when the broker asks: that is no error."""
+        """Leave the rest to the brokers' check: that is no error."""
         halves = [half for part in parts for half in part.halves]
         if halves:
             ended = await self._ending.end(halves, End.ROLLBACK)
@@ -189,7 +189,7 @@ class CheckBacks:
 
 
 async def decided_end(topic: DecisionTopic, stamp_text: str) -> End:
-    """What becomes of the half with this stamp, as far as it is decided. Raises ValueError for what is no stamp."""
+    """Return the decided fate of the half with this stamp. Raises ValueError for an invalid stamp."""
     stamp = parse_stamp(stamp_text)
     try:
         view = await topic.view(stamp.query, stamp.batch)

@@ -1,4 +1,4 @@
-"""From answers of brokers to record batches: small answers joined, what is not wanted left out, nothing too large."""
+"""Record batches from brokers' answers: small answers joined, unwanted rows dropped, large answers split."""
 
 from __future__ import annotations
 

@@ -44,13 +44,13 @@ from pyromq.spark.worker_heap import set_aside
 
 @plainly
 def schema_of(options: Mapping[str, str]) -> str:
-    """The columns of a table nobody has read yet. Raises ConfigError."""
+    """Return the schema before the first read. Raises ConfigError."""
     check_options(options)
     return ddl(columns_of(source_given(options)) or NAMES)
 
 
 class Part(InputPartition):
-    """What one task reads."""
+    """The input of one task."""
 
     def __init__(self, pulling: Pulling, spans: tuple[Span, ...], names: tuple[str, ...]) -> None:
         super().__init__(None)
@@ -111,7 +111,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         #: Made where the stream is planned: it has connections.
         self._made: StreamPlan | None = None
 
-    # Spark covers an error from the constructor with one of its own, so what is wrong is found out with the first call.
+    # Spark replaces an error of the constructor with one of its own, so options are checked in the first call.
     @cached_property
     def _options(self) -> SourceOptions:
         return stream_options(self._given)
@@ -157,7 +157,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def default_limit(limits: Limits) -> ReadLimit:
-    """What Spark hands back with each question, unless a trigger says otherwise."""
+    """Return the limit that Spark passes to each call, unless a trigger sets another."""
     if limits.max_offsets is not None:
         return ReadMaxRows(limits.max_offsets)
     if limits.max_bytes is not None:

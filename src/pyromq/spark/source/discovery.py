@@ -1,7 +1,7 @@
-"""What the driver asks a cluster: which queues there are, from where to where they reach, and how far a group is.
+"""The driver's requests to a cluster: queues, their first and end offsets, and the offsets of a group.
 
-Nothing is read here. What a broker cannot answer now is asked again, as often as the options say; what is still not
-answered then is raised, and Spark tells the user.
+No message is read here. A failed request is retried as often as the options say; then its error is
+raised, and Spark shows it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 #: Questions on their way at the same time.
 AT_ONCE = 64
-#: What may be different a moment later: a broker that restarts, or is about to tell the name server of a topic.
+#: Transient errors: a broker restarts, or has not registered a topic yet.
 PASSING = (CallFailed, SystemBusy, NotNow)
 
 
@@ -93,7 +93,7 @@ class Survey:
         return bounds.first if self._options.new_queues is Start.EARLIEST else bounds.end
 
     def message_sizes(self, offsets: Iterable[tuple[MessageQueue, int]]) -> dict[MessageQueue, float]:
-        """How large messages are from these offsets on: the mean of some of them."""
+        """Return the mean size of some messages from these offsets on."""
         where = dict(offsets)
         return self._of_each(
             where, lambda queue: size_of_messages(self._session, self._options.pulling, queue, where[queue])

@@ -1,8 +1,7 @@
-"""How much of what is there one batch of a stream takes. Pure: sizes in, shares out.
+"""The share of each queue in a stream's batch. Pure: sizes in, shares out.
 
-A limit is divided among queues by what waits in each. A queue that has something gets one message at least, however
-small its share would be, or it would wait for as long as others are long. So a batch is larger than its limit only
-when the limit is below the number of queues.
+A limit is divided among queues in proportion to their backlogs. A queue with a backlog gets at least one message, so
+that a short queue does not starve. A batch exceeds its limit only when the limit is below the number of queues.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def within_bytes(spans: Sequence[Span], sizes: Mapping[MessageQueue, float], lim
 
 
 def earlier(one: Mapping[MessageQueue, int], other: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
-    """Where both limits hold."""
+    """Return the ends at which both limits hold."""
     return {queue: min(end, other[queue]) for queue, end in one.items()}
 
 
@@ -59,7 +58,7 @@ class Patience:
 
     min_rows: int
     max_delay_s: float
-    #: When the last batch was let through, by a clock that only grows.
+    #: The monotonic time of the last batch.
     last_s: float
 
     def is_enough(self, waiting: int, now_s: float) -> bool:

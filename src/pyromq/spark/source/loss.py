@@ -1,8 +1,7 @@
-"""When messages are lost, and how that is said. Pure.
+"""Lost messages: detection and error texts. Pure.
 
-Only the ends of a queue are judged: what it had and has no more because it begins later now, or because it was made
-anew. Offsets that are missing in between are no loss: a broker leaves out what a filter does not want, and what was
-not a message after all.
+Only the ends of a queue are judged: its first offset moved up, or it was deleted and created again. Missing offsets in
+between are no loss: a broker skips filtered messages and offsets without a message.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ WHAT_TO_DO = (
 
 
 class Standing(Enum):
-    """How the next offset to read stands to what its queue has."""
+    """The relation of the next offset to the range of its queue."""
 
     WITHIN = auto()
     #: The queue begins behind it.
     TOO_OLD = auto()
-    #: The queue ends before it: it was deleted and made anew.
+    #: The queue ends before it: it was deleted and created again.
     AHEAD = auto()
 
 

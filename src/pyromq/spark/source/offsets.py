@@ -1,15 +1,14 @@
-"""Where a stream is, as Spark keeps it in its checkpoint, and the rules for going on from there. All of it is pure.
+"""The position of a stream, as Spark keeps it in its checkpoint, and the rules to continue from it. Pure.
 
     {"v": 1, "q": {"orders@broker-a@0": 17, "orders@broker-a@1": 4}}     the next offset of each queue
     {"v": 1, "init": "latest"}                                           the beginning of a stream, see below
 
 Spark compares offsets as text, so the same place has one text: queues are in order, and nothing else is in it.
 
-What is not yet in the checkpoint may be asked for again and must then be the same. Where a stream begins is found out
-by asking brokers, and the answer changes as messages come; so the beginning is a constant, and the first batch, which
-is empty, is what writes the answer down. A queue that appears later is treated alike: the batch in which it is first
-seen notes where it begins, and the next one reads it. So it is, too, with a queue that starts anew because its topic
-was made anew.
+An offset that is not yet in the checkpoint may be requested again and must then be the same. The start of a stream
+depends on brokers' answers, which change as messages arrive; so the start is a constant, and the first batch, which is
+empty, records the answer. A queue that appears later is treated alike: the first batch with it records its start, and
+the next one reads it. The same holds for a queue whose topic was deleted and created again.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ def to_form(positions: Positions) -> Form:
 
 
 def positions(form: Form) -> dict[MessageQueue, int]:
-    """The next offset of each queue; nothing for a beginning. Raises ConfigError for what is no offset of ours."""
+    """Return the next offset of each queue; empty for the start. Raises ConfigError for a foreign offset."""
     queues = _checked(form).get("q", {})
     if not isinstance(queues, dict):
         raise _unreadable(form, "its q is no object")
@@ -88,5 +87,5 @@ def _unreadable(form: object, why: str) -> ConfigError:
 
 
 def spans_between(start: Positions, end: Positions) -> list[Span]:
-    """What lies between two offsets. A queue that begins with `end`, or went back there, has nothing in it."""
+    """Return the ranges between two offsets. A queue that first appears in `end`, or was reset there, is empty."""
     return [Span(queue, start[queue], end[queue]) for queue in sorted(end) if start.get(queue, end[queue]) < end[queue]]

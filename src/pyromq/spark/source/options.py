@@ -21,7 +21,7 @@ from pyromq.spark.decode.columns import parse_columns
 from pyromq.spark.option_reader import Given
 from pyromq.spark.source.queue_json import Placed, parse_assigned, parse_placed, parse_times
 
-#: Where to go and as whom: every format that speaks to a cluster has these.
+#: Address and credentials: options of every format that connects to a cluster.
 CONNECTION = (
     "namesrv", "acl.accessKey", "acl.secretKey", "client.callTimeoutMs", "client.connectTimeoutMs", "client.tls",
     "client.tlsCa",
@@ -47,9 +47,9 @@ LONGEST_MS = 24 * 3600 * 1000
 class Start(Enum):
     EARLIEST = "earliest"
     LATEST = "latest"
-    #: Where a consumer group is.
+    #: Start at the offsets of a consumer group.
     GROUP = "group"
-    #: What was stored from a time on.
+    #: Start at a store time.
     TIME = "time"
     #: An offset or a time for each queue that is named; the others are as new ones.
     NAMED = "named"
@@ -80,7 +80,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pulling:
-    """How executors fetch: this travels to them."""
+    """The fetch options; executors receive them."""
 
     cluster: Cluster
     #: Whose pulls they are. No group is needed to read; this is one that every broker has.
@@ -90,7 +90,7 @@ class Pulling:
     read_from: str = "auto"
     pull_bytes: int = 2 << 20
     in_flight: int = 3
-    #: How long a task tries to get the next messages before it fails.
+    #: A task retries for this long before it fails.
     patience_s: float = 120.0
     verify_crc: bool = False
     fail_on_data_loss: bool = True
@@ -104,11 +104,11 @@ class Pulling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How much one batch of a stream takes."""
+    """The limits of a stream's batch."""
 
     max_offsets: int | None = None
     max_bytes: int | None = None
-    #: Wait for so many, but not longer than the delay.
+    #: Wait for this many messages, at most for the delay.
     min_offsets: int | None = None
     max_delay_s: float = 900.0
 
@@ -142,7 +142,7 @@ class SourceOptions:
 
 
 def connection_of(options: Mapping[str, str] | Given) -> Cluster:
-    """Where to go and as whom. Only what is about the connection is looked at. Raises ConfigError."""
+    """Return address and credentials; other options are ignored. Raises ConfigError."""
     given = options if isinstance(options, Given) else Given(_about_connection(options), CONNECTION)
     name_servers = given.required("namesrv", "localhost:9876")
     try:
@@ -258,7 +258,7 @@ def _pulling(given: Given, selection: Selection, group: str | None) -> Pulling:
     if mode == "file":
         raise given.wrong("mode", 'files of a commit log are read with format("pyromq-segments"), option path')
     cluster = connection_of(given)
-    # Where keys are checked, a user has a right to its own group rather than to that of the tools.
+    # With access control a user has rights to its own group rather than to the tools' group.
     knows_group = group is not None and cluster.access_key is not None
     return Pulling(
         cluster=cluster,

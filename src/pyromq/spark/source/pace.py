@@ -1,7 +1,7 @@
-"""How many messages one pull asks for, so that several can be under way at once. Pure.
+"""The number of messages per pull, so that several pulls can be in flight. Pure.
 
-Whoever asks for the next messages before the answer has come must guess where they begin. Asking for as many as a
-broker will give makes that an easy guess: the answer has them all, and the next pull begins behind them. How many that
+A pull that is sent before the last answer must guess its first offset. Requesting exactly as many as a broker
+returns makes the guess right: the answer has them all, and the next pull begins after them. How many that
 is depends on their size and on a limit of the broker's that it does not tell: RocketMQ's gives 32, or 8 of old ones.
 Both are learnt from the answers.
 """
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 FIRST_COUNT = 1024
 #: A pull is asked to be so full, so that one with larger messages in it is not cut short.
 FILLING = 0.9
-#: After so many answers that were as long as they should be, more is asked for once.
+#: Request more once after this many full answers.
 STEADY = 16
-#: Of short answers more are under way, up to so many.
+#: Short answers allow more pulls in flight, up to this many.
 MOST_IN_FLIGHT = 16
 
 
@@ -26,7 +26,7 @@ class Pace:
     in_flight: int
     #: The mean size of messages; 0: nothing came yet.
     mean_bytes: float = 0.0
-    #: What the broker gives at once, by count.
+    #: The broker's limit per answer, by count.
     broker_gives: int = FIRST_COUNT
     _steady: int = 0
 
@@ -52,7 +52,7 @@ class Pace:
         return max(self.count * self.mean_bytes, 1.0)
 
     def learn(self, asked: int, given: int, size: int) -> None:
-        """An answer came with so many of the messages that were asked for, and so many bytes."""
+        """Learn from an answer: messages requested, messages received, bytes."""
         if given <= 0:
             return
         mean = size / given

@@ -1,6 +1,6 @@
-"""What a batch reads, and what the next batch of a stream does: the cluster's answers put together with the rules.
+"""The ranges of a batch and of a stream's next batch, from the cluster's offsets and the rules.
 
-The rules are in `offsets`, `limits` and `loss`; the questions in `discovery`. Here it is decided what is asked when.
+The rules are in `offsets`, `limits` and `loss`; the requests in `discovery`. This module decides which to send when.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from pyromq.spark.source.queue_json import ANY_BROKER, ANY_QUEUE, Kind, found_fo
 
 log = logging.getLogger("pyromq.spark")
 
-#: How often it is asked whether there are new queues or topics.
+#: Look for new queues and topics at this interval.
 LOOK_AROUND_SECONDS = 2.0
 
 
 class BatchPlan:
-    """What a batch reads."""
+    """The ranges of a batch query."""
 
     def __init__(self, options: SourceOptions, survey: Survey | None = None) -> None:
         self._options = options
@@ -43,7 +43,7 @@ class BatchPlan:
     def _start(self, queue: MessageQueue, start: int, bounds: Bounds) -> int:
         fails = self._options.fails_on_loss
         if self._options.starting.start in (Start.EARLIEST, Start.TIME):
-            return max(start, bounds.first)  # nobody counted on what retention removes this very moment
+            return max(start, bounds.first)  # retention may move the first offset at any time
         match standing(start, bounds.first, bounds.end):
             case Standing.TOO_OLD:
                 loss.lose(loss.gone(queue, start, bounds.first), fails=fails, goes_on="it is read from there")
@@ -91,13 +91,13 @@ def _exact(names: Iterable[MessageQueue]) -> set[MessageQueue]:
 
 
 class StreamPlan:
-    """Where the batches of a stream begin and end. Lives as long as the query."""
+    """The start and end offsets of a stream's batches. Lives as long as the query."""
 
     def __init__(self, options: SourceOptions, survey: Survey | None = None) -> None:
         self._options = options
         self._survey = survey or Survey(options)
         self._around = Around(options, self._survey)
-        #: Where an `availableNow` stops.
+        #: The end of an `availableNow` query.
         self._target: Mapping[MessageQueue, int] | None = None
         self._patience: Patience | None = None
         #: Queues that are gone for good.
@@ -118,7 +118,7 @@ class StreamPlan:
     def _begin(self) -> dict[MessageQueue, int]:
         queues = _some(self._survey.queues(), self._options)
         places = self._survey.places(self._options.starting, queues)
-        self._around.forget()  # what was remembered may end before these places
+        self._around.forget()  # cached ends may be below these offsets
         return places
 
     def stop_at_now(self) -> None:
@@ -130,7 +130,7 @@ class StreamPlan:
     # --- the next batch ----------------------------------------------------------------------------------------------
 
     def next(self, start: Form, limits: Limits) -> Form:
-        """Where the batch ends that begins at `start`; `start` itself when there is nothing yet."""
+        """Return the end of the batch that begins at `start`; `start` itself if there is nothing new."""
         if offsets.is_beginning(start):
             return offsets.to_form(self._begin())
         began = offsets.positions(start)
@@ -143,13 +143,13 @@ class StreamPlan:
         return offsets.to_form(ends | self._new(began, bounds))
 
     def _tell(self, start: Form, began: Mapping[MessageQueue, int]) -> None:
-        """All before `start` is done, or Spark would not ask what comes after it: so far is the group."""
+        """Commit `start` for the group: Spark requests the next batch only after everything before it is processed."""
         if self._options.group is not None and start != self._reported:
             self._reported = start
             report_progress(self._options.cluster, self._options.group, began)
 
     def _waiting(self, queue: MessageQueue, at: int, bounds: Bounds) -> Span:
-        """What a batch could read of a queue."""
+        """The readable range of a queue."""
         end = bounds.end if self._target is None else min(bounds.end, self._target.get(queue, 0))
         how = standing(at, bounds.first, bounds.end)
         if how is not Standing.WITHIN and not bounds.is_certain:
@@ -187,7 +187,7 @@ class StreamPlan:
         return self._patience.is_enough(waiting, self._survey.now_s)
 
     def _new(self, began: Mapping[MessageQueue, int], bounds: Mapping[MessageQueue, Bounds]) -> dict[MessageQueue, int]:
-        """Queues that nobody has read yet: this batch notes where they begin, the next one reads them."""
+        """Return queues without an offset: this batch records their start, the next one reads them."""
         earliest = self._options.new_queues is Start.EARLIEST
         return {
             queue: found.first if earliest else found.end
@@ -196,7 +196,7 @@ class StreamPlan:
         }
 
     def _check_vanished(self, queues: Collection[MessageQueue]) -> None:
-        """A broker that is away comes back, and is waited for. One that is there without the queue has lost it."""
+        """Wait for an unreachable broker. A broker that answers without the queue has lost it."""
         missing = set(queues) - self._given_up
         if not missing:
             return
@@ -215,7 +215,7 @@ class StreamPlan:
         return [self._left(span, bounds.get(span.queue)) for span in found]
 
     def _left(self, span: Span, bounds: Bounds | None) -> Span:
-        """Without what retention has removed since. A queue nobody knows now is left to the task, which is patient."""
+        """Return the range without messages that retention removed. A task retries an unknown queue."""
         if bounds is None or not bounds.is_certain or span.start >= bounds.first:
             return span
         loss.lose(
@@ -225,7 +225,7 @@ class StreamPlan:
         return Span(span.queue, min(bounds.first, span.end), span.end)
 
     def newest(self) -> Form | None:
-        """How far the queues are, for Spark's progress; None while nobody tells: the query is not to fail of this."""
+        """Return the lag for Spark's progress; None if a broker does not answer: the query must not fail here."""
         try:
             return offsets.to_form({queue: bounds.end for queue, bounds in self._around.bounds().items()})
         except PyroMQError as error:
@@ -234,7 +234,7 @@ class StreamPlan:
 
 
 def is_steady(where: Where, new_queues: Start) -> bool:
-    """Whether the place is the same when it is asked for again, while messages come."""
+    """Return whether a repeated request gives the same offset while messages arrive."""
     if where.start is Start.NAMED:
         places = {one.kind for one in (where.named or {}).values()}
         return places <= {Kind.OFFSET, Kind.EARLIEST} and new_queues is Start.EARLIEST
@@ -259,7 +259,7 @@ class Around:
         self._away = {queue: since_s for queue, since_s in self._away.items() if queue not in self._queues}
 
     def forget(self) -> None:
-        """Ask for the ends anew next time."""
+        """Read the end offsets again next time."""
         self._asked_s = float("-inf")
 
     def bounds(self) -> dict[MessageQueue, Bounds]:

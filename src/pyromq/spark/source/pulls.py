@@ -1,7 +1,7 @@
 """One pull: the question that fetches messages for Spark, where it goes, and what its answer says.
 
-No group has to exist and nobody has to subscribe: the question says by itself what it wants, and moves nobody's
-progress.
+No group or subscription is needed: the request has its own filter, and commits no
+offset.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ EXPECTED = frozenset({
     ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY,
     ResponseCode.PULL_OFFSET_MOVED,
 })  # fmt: skip
-#: How many messages are looked at to tell how large they are.
+#: Sample this many messages for the mean size.
 SAMPLE = 32
 SAMPLE_BYTES = 64 << 10
 
 
 @dataclass(slots=True)
 class Answer:
-    """What a broker said to a pull."""
+    """A broker's answer to a pull."""
 
     code: int
     #: Records as they are in the log, one behind the other.
@@ -44,7 +44,7 @@ class Answer:
     next_offset: int
     min_offset: int
     max_offset: int
-    #: Who should be asked next.
+    #: The broker to pull from next.
     broker_id: int
 
 
@@ -73,7 +73,7 @@ def read_answer(answer: Command, queue: MessageQueue) -> Answer:
 
 
 async def address_of(session: Session, queue: MessageQueue, broker_id: int) -> tuple[int, str]:
-    """Where one broker of a queue's name is; the first there is when that one is not known. Raises Unreachable."""
+    """Return the address of a broker by id; of the first known one if that id is unknown. Raises Unreachable."""
     if not session.routes.addresses(queue.broker_name):
         await session.routes.of(queue.topic)
     addresses = session.routes.addresses(queue.broker_name)
@@ -84,8 +84,8 @@ async def address_of(session: Session, queue: MessageQueue, broker_id: int) -> t
 
 
 async def size_of_messages(session: Session, pulling: Pulling, queue: MessageQueue, offset: int) -> float:
-    """How many bytes an offset stands for, as the mean of some from there on; less than a message where the broker
-    leaves out some. 0 when there is none."""
+    """Return the mean bytes per offset of some messages from there on; smaller if the broker filters. 0 if there are
+    none."""
     _, address = await address_of(session, queue, MASTER)
     request = question(pulling, queue, offset, SAMPLE, SAMPLE_BYTES)
     answer = read_answer(await session.ask(address, request, ok=EXPECTED), queue)
@@ -93,7 +93,7 @@ async def size_of_messages(session: Session, pulling: Pulling, queue: MessageQue
 
 
 class Verdict(Enum):
-    """What an answer means for whoever reads a stretch of offsets that were there when it was planned."""
+    """Classify an answer for the reader of a planned range of offsets."""
 
     TAKE = auto()
     #: Nothing for us up to the next offset: the broker filters, or there is a hole. That is no loss.

@@ -82,7 +82,7 @@ def _of_topic(topic: str, below: object) -> Iterator[MessageQueue]:
 
 
 def parse_placed(form: object) -> Mapping[MessageQueue, Placed]:
-    """Where to begin or end in each queue."""
+    """The start or end offset of each queue."""
     return {queue: _placed(value) for queue, value in _leaves(form)}
 
 
@@ -130,7 +130,7 @@ def _time(value: object) -> int:
 
 
 def found_for(queue: MessageQueue, named: Mapping[MessageQueue, T]) -> T | None:
-    """What was said of a queue by its own name, else of all of its broker, else of its topic."""
+    """Return the value of a queue: by its own name, else by its broker, else by its topic."""
     topic, broker, number = queue
     for name in (queue, MessageQueue(topic, broker, ANY_QUEUE), MessageQueue(topic, ANY_BROKER, number),
                  MessageQueue(topic, ANY_BROKER, ANY_QUEUE)):  # fmt: skip

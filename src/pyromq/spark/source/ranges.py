@@ -17,7 +17,7 @@ SMALL = 1000
 def split(
     spans: Sequence[Span], *, min_pieces: int | None = None, max_records: int | None = None
 ) -> list[tuple[Span, ...]]:
-    """What each task reads: every message of the spans once, in the order of its queue."""
+    """Return the ranges of each task: every message once, in the order of its queue."""
     spans = [span for span in spans if span.count > 0]
     pieces = [piece for span in spans for piece in _cut(span, max_records or span.count)]
     if min_pieces is not None:
@@ -42,7 +42,7 @@ def _at_least(pieces: Sequence[Span], wanted: int) -> list[Span]:
     total = sum(piece.count for piece in pieces)
     if len(pieces) >= wanted or total == 0:
         return list(pieces)
-    # Rounded up, so that the parts are never fewer than wanted; nobody gets a part of nothing.
+    # Rounded up, so that there are at least as many parts as requested; no part is empty.
     return [part for piece in pieces for part in _in_parts(piece, min(-(-piece.count * wanted // total), piece.count))]
 
 

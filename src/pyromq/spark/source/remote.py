@@ -1,10 +1,10 @@
-"""How executors read: large pulls, several under way, their answers handed out in the order of the queue.
+"""Pulls of executors: large ones, several in flight, answers in the order of the queue.
 
     for batch in read_span(pulling, span, names): ...
 
-A span was there when the driver planned it, so whatever is in the way is tried again for a while: a connection that
-breaks, a broker that restarts, a master that is gone while a copy of it is there. What is really not there any more is
-judged by `loss`. In memory are at most the pulls under way and what is being decoded.
+A span existed when the driver planned it, so failures are retried until the timeout: a broken connection, a restarting
+broker, a failed master with a slave. Missing messages are judged by `loss`. Memory holds at most the pulls in flight
+and the batch that is decoded.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from pyromq.spark.source.pulls import EXPECTED, MASTER, Answer, Verdict, address
 
 log = logging.getLogger("pyromq.spark")
 
-#: What may be different in a moment.
+#: Transient errors.
 PASSING = (CallFailed, SystemBusy, NotNow, TopicNotFound)
 #: The pause after something went wrong doubles from the first to the last of these.
 FIRST_PAUSE_SECONDS = 0.1
 LAST_PAUSE_SECONDS = 2.0
-#: How long a broker that did not answer is not gone back to because another one suggests it.
+#: Ignore suggestions of a broker that did not answer for this long.
 AVOID_SECONDS = 30.0
-#: How long a master may say that a queue ends before messages that were there: it has just started, perhaps.
+#: Tolerate this long that a master's queue ends before planned messages: it may have just started.
 END_SECONDS = 5.0
 
 
@@ -71,7 +71,7 @@ class Fetch:
         self._pace = Pace(pulling.pull_bytes, pulling.in_flight)
         #: A broker that leaves out messages gives as many as asked for, from a stretch of any length.
         self._is_filtered = pulling.sql is not None or pulling.wanted_tags is not None
-        #: Up to here somebody has asked.
+        #: The end of the requested range.
         self._asked = span.start
         self._pieces: deque[asyncio.Task[Piece]] = deque()
 
@@ -116,13 +116,13 @@ class Fetch:
             if answer is None:
                 break
             self._pace.learn(end - first, min(answer.next_offset, end) - first, len(answer.body))
-            if answer.body:  # where there are holes, it may have some of the next piece too
+            if answer.body:  # a filtered answer may reach into the next piece
                 bodies.append(answer.body if answer.next_offset <= end else before(answer.body, end))
             first = answer.next_offset
         return Piece(bodies, end)
 
     async def _next_found(self, first: int) -> Piece:
-        """What a broker that leaves out messages finds next; nothing when there is no more."""
+        """Return the next message of a broker that filters; nothing at the end."""
         while first < self._span.end:
             answer = await self._line.pull(first, self._pace.count, self._pulling.pull_bytes)
             if answer is None:
@@ -148,7 +148,7 @@ class Line:
         self._queue = span.queue
         #: None: a copy, if there is one.
         self._broker_id: int | None = MASTER if pulling.read_from != "replica" else None
-        #: Brokers that did not answer, and until when nobody's word sends us there.
+        #: Brokers that did not answer, and the time until which suggestions of them are ignored.
         self._avoided: dict[int, float] = {}
 
     async def pull(self, offset: int, count: int, max_bytes: int) -> Answer | None:
@@ -185,7 +185,7 @@ class Line:
                 await self._after(_pointless(answer, offset), trouble, offset)
 
     async def _ask(self, offset: int, count: int, max_bytes: int) -> tuple[int, Answer]:
-        if not self._addresses():  # or nobody knows that there is a copy
+        if not self._addresses():  # or no slave is known
             await self._session.routes.of(self._queue.topic)
         broker_id, address = await address_of(self._session, self._queue, self._preferred())
         request = question(self._pulling, self._queue, offset, count, max_bytes)
@@ -231,7 +231,7 @@ class Line:
 
 @dataclass(slots=True)
 class Trouble:
-    """How long something has been going wrong."""
+    """The duration of a failure."""
 
     since_s: float
     patience_s: float
@@ -241,7 +241,7 @@ class Trouble:
         return now_s - self.since_s
 
     def pause(self, now_s: float) -> float | None:
-        """How long to wait; None when that was all the patience."""
+        """Return the next pause; None after the timeout."""
         pause_s, self.next_pause_s = self.next_pause_s, min(self.next_pause_s * 2, LAST_PAUSE_SECONDS)
         return pause_s if self.lasts_s(now_s) + pause_s <= self.patience_s else None
 

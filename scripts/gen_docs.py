@@ -98,9 +98,16 @@ def _settings_of(node: ast.ClassDef, source: str) -> Iterator[Setting]:
             if kind.endswith("Config"):
                 yield Setting(field.target.id, "", f"See `{kind}`.")
             else:
+                if _is_fixed(field.value):
+                    continue
                 default = _default(field.value)
                 plain = default.replace(" ", "") if field.target.id.endswith("_port") else default
                 yield Setting(field.target.id, plain, text or (ast.get_docstring(node) or ""))
+
+
+def _is_fixed(value: ast.expr | None) -> bool:
+    """Return whether a field is a constant, which no file sets."""
+    return isinstance(value, ast.Call) and ast.unparse(value.func) == "fixed"
 
 
 def _comment_above(lines: list[str], line_number: int) -> str:

@@ -111,6 +111,17 @@ def test_what_changes_nothing_is_named_in_one_warning(desk: Desk) -> None:
     assert warning.endswith("change nothing here: haMaxTimeSlaveNotCatchup, rocketmqHome, sendMessageThreadPoolNums")
 
 
+def test_a_constant_is_not_set_by_rocketmqs_key_nor_by_a_name_of_ours(desk: Desk) -> None:
+    loaded = desk.conf(QUIET + "shortPollingTimeMills=5\nflushIntervalConsumeQueue=7")
+    assert (loaded.config.short_poll_ms, loaded.config.store.flush.recover_point_interval_ms) == (1000, 1000)
+    [warning] = loaded.warnings
+    assert warning.endswith("change nothing here: flushIntervalConsumeQueue, shortPollingTimeMills")
+    with pytest.raises(ConfigError, match="short_poll_ms"):
+        load_broker(None, environ={}, overrides={"short_poll_ms": 5})
+    with pytest.raises(ConfigError, match="short_poll_ms|SHORT_POLL_MS"):
+        load_broker(None, environ={"PYROMQ_BROKER_SHORT_POLL_MS": "5"}, overrides={})
+
+
 def test_the_keys_of_replication(desk: Desk) -> None:
     slave = desk.conf(
         QUIET + "brokerRole=SLAVE\nbrokerId=2\nhaListenPort=10999\nbrokerIP2=10.0.0.3\nhaMasterAddress=10.0.0.1:10912\n"

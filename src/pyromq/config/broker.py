@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pyromq.config.checks import (
     GIB,
     MIB,
+    fixed,
     require,
     require_address,
     require_at_least,
@@ -52,7 +53,7 @@ class OverloadConfig:
     #: Refuse sends above this many unsynced bytes: the disk does not keep up.
     unsynced_bytes: int = 1 * GIB
     #: Refuse sends above this many appended bytes that are not yet dispatched to the queues.
-    undispatched_bytes: int = 256 * MIB
+    undispatched_bytes: int = fixed(256 * MIB)
     #: Refuse sends above this many sends that wait for a sync (`store.flush.sync`).
     waiting_sends: int = 100_000
 
@@ -104,9 +105,9 @@ class BrokerConfig:
     #: Time between two registrations.
     register_interval_ms: int = 30_000
     #: Timeout of one registration.
-    register_timeout_ms: int = 24_000
+    register_timeout_ms: int = fixed(24_000)
     #: Name servers drop the broker this long after its last registration.
-    name_server_timeout_ms: int = 120_000
+    name_server_timeout_ms: int = fixed(120_000)
     #: Create a topic when its first message arrives.
     auto_create_topics: bool = False
     #: Queues of an automatically created topic, at most: a client may ask for fewer.
@@ -124,9 +125,9 @@ class BrokerConfig:
     #: Hold a pull that finds no messages (long poll) until a message arrives or the client's timeout ends.
     long_polling: bool = True
     #: Hold time of such a pull if `long_polling` is off.
-    short_poll_ms: int = 1_000
+    short_poll_ms: int = fixed(1_000)
     #: Most long polls. Further pulls are answered at once, and the client pulls again.
-    max_long_polls: int = 100_000
+    max_long_polls: int = fixed(100_000)
     #: Most messages of one pull answer, even if the client asks for more.
     max_pull_messages: int = 8192
     #: Most bytes of one pull answer. One message always fits.
@@ -241,9 +242,9 @@ class BrokerConfig:
         ):
             require_at_least(1, name, getattr(self, name))
         require(
-            self.name_server_timeout_ms > self.register_interval_ms,
-            "name_server_timeout_ms",
-            self.name_server_timeout_ms,
-            f"it must be longer than register_interval_ms ({self.register_interval_ms}), "
+            self.register_interval_ms < self.name_server_timeout_ms,
+            "register_interval_ms",
+            self.register_interval_ms,
+            f"it must be below {self.name_server_timeout_ms}, the time after which name servers drop a broker, "
             "or the broker is forgotten between two registrations",
         )

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from dataclasses import field
+from typing import Any, TypeVar
 
 from pyromq.errors import ConfigError
+
+Value = TypeVar("Value", bound=int | float | bool)
+#: Marks the field of a settings dataclass that is not a setting.
+FIXED: dict[str, Any] = {"fixed": True}
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -13,6 +19,11 @@ GIB = 1024 * MIB
 
 #: Broker and cluster names become directory and topic names, so they follow RocketMQ's rule for topic names.
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
+
+
+def fixed(value: Value) -> Value:
+    """A constant that tests may replace: no file, environment variable or option sets it."""
+    return field(default=value, metadata=FIXED)
 
 
 def require(holds: bool, name: str, value: object, rule: str) -> None:

@@ -110,10 +110,12 @@ CONVERTERS: dict[object, Callable[[object], object]] = {
 
 
 def paths_of(settings: type, prefix: str = "") -> Iterator[tuple[str, Callable[[object], object]]]:
-    """Yield the path and the converter of every setting of a dataclass and its nested tables."""
+    """Yield the path and the converter of every setting of a dataclass and its nested tables, without constants."""
     hints = get_type_hints(settings)
     for field in dataclasses.fields(settings):
         kind = hints[field.name]
+        if field.metadata.get("fixed"):
+            continue
         if dataclasses.is_dataclass(kind):
             assert isinstance(kind, type)
             yield from paths_of(kind, f"{prefix}{field.name}.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyromq.config.checks import KIB, MIB, require, require_at_least
+from pyromq.config.checks import KIB, MIB, fixed, require, require_at_least
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,23 +21,23 @@ class LimitsConfig:
     #: Largest request, header and body: RocketMQ's own limit.
     max_frame_bytes: int = 16 * MIB
     #: Largest header of a request. Typical headers have a few KiB; message properties have at most 32 KiB.
-    max_header_bytes: int = 256 * KIB
+    max_header_bytes: int = fixed(256 * KIB)
     #: Most header fields of a request. The widest known request has fewer than 40.
-    max_header_fields: int = 512
+    max_header_fields: int = fixed(512)
     #: Stop reading from a connection above this many bytes of unanswered requests.
-    max_in_flight_bytes_per_connection: int = 64 * MIB
+    max_in_flight_bytes_per_connection: int = fixed(64 * MIB)
     #: Stop reading from a connection above this many unsent answer bytes.
     max_unsent_bytes_per_connection: int = 16 * MIB
     #: Most unsent answer bytes of all connections: the memory that slow peers may cost. Their unparsed requests count
     #: towards `max_partial_bytes`.
     max_unsent_bytes: int = 256 * MIB
     #: Close a connection whose peer reads none of its unsent answers for this long.
-    stalled_close_ms: int = 60_000
+    stalled_close_ms: int = fixed(60_000)
     #: Most bytes of incomplete and unparsed requests of all connections: the memory that half-sent requests may cost.
     #: Above it, the connection that has waited longest is closed.
     max_partial_bytes: int = 256 * MIB
     #: Close a connection whose request takes longer than this to arrive. The largest takes 13 s at 10 Mbit/s.
-    partial_close_ms: int = 60_000
+    partial_close_ms: int = fixed(60_000)
     #: Time that a stopping server gives to requests in progress.
     stop_grace_ms: int = 10_000
 

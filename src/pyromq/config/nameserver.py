@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pyromq.config.checks import require_at_least, require_host, require_loopback_or_leave, require_port
+from pyromq.config.checks import fixed, require_at_least, require_host, require_loopback_or_leave, require_port
 from pyromq.config.limits import LimitsConfig
 
 
@@ -22,13 +22,13 @@ class NameServerConfig:
     #: Drop a broker this long after its last registration, unless it registered with a timeout of its own.
     broker_expiry_ms: int = 120_000
     #: Interval at which expired brokers are dropped.
-    scan_interval_ms: int = 5_000
+    scan_interval_ms: int = fixed(5_000)
     #: File of the key–value settings, including the order settings of topics. Default: in memory only.
     kv_config_path: Path | None = None
     #: Send clients the order setting of a topic with its route. It names queues: update it with the topic.
     order_messages_enabled: bool = False
     #: Answer a registration with the order settings of all topics.
-    return_order_topics: bool = True
+    return_order_topics: bool = fixed(True)
     #: Answer requests for the list of all topics.
     topic_lists_enabled: bool = True
     #: Drop topics that a broker no longer lists when it registers.

@@ -58,7 +58,6 @@ RUNTIME_SETTINGS = (
     _number("brokerPermission", 0, 6, "6 read and write, 4 read, 2 write, 0 neither."),
     _switch("enablePropertyFilter", "Let consumers filter messages with SQL92 expressions."),
     _switch("longPollingEnable", "Hold a pull that finds no messages (long poll)."),
-    _number("shortPollingTimeMills", 1, 60_000, "Hold time of such a pull if long polling is off, in ms."),
     _number("maxTransferCountOnMessageInMemory", 1, 65_536, "Most messages of one answer to a pull."),
     _number("maxTransferBytesOnMessageInMemory", 1024, 64 * 1024 * 1024, "Most bytes of one answer to a pull."),
     _switch("rejectTransactionMessage", "Refuse half messages."),

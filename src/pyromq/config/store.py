@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pyromq.config.checks import GIB, MIB, require
+from pyromq.config.checks import GIB, MIB, fixed, require
 
 #: The log's directory in a store directory, and the names of the other directories.
 LOG_NAME = "commitlog"
@@ -27,9 +27,9 @@ class FlushConfig:
     #: Sync earlier above this many unsynced bytes.
     amount_bytes: int = 16 * MIB
     #: Sync the queues and move the recover point at least this often …
-    recover_point_interval_ms: int = 1000
+    recover_point_interval_ms: int = fixed(1000)
     #: … and after this many bytes. A restart after a crash scans the log from the recover point on.
-    recover_point_bytes: int = 64 * MIB
+    recover_point_bytes: int = fixed(64 * MIB)
 
     def __post_init__(self) -> None:
         require(self.interval_ms > 0, "flush.interval_ms", self.interval_ms, "it must be above 0")
@@ -120,12 +120,12 @@ class StoreConfig:
     #: cache; a killed process loses the records that are not yet written.
     transient_pool: bool = False
     #: Longest time a record stays in the transient pool.
-    transient_commit_ms: int = 200
+    transient_commit_ms: int = fixed(200)
     #: Prefault pages this far ahead of the end of the log, so that appends wait for no page fault. Unused with
     #: `flush.sync`.
     prefault_bytes: int = 64 * MIB
     #: Threads of a recovery scan. 0: one per core, at most 8.
-    recovery_threads: int = 0
+    recovery_threads: int = fixed(0)
     #: Delay levels in RocketMQ's notation, level 1 first.
     delay_levels: str = DELAY_LEVELS
     flush: FlushConfig = field(default_factory=FlushConfig)

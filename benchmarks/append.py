@@ -32,7 +32,7 @@ def measure(root: Path, batch: int, total: int) -> tuple[float, float, int]:
             store.append(messages)
             store.dispatch()
         best = max(best, calls * batch / (time.perf_counter() - started))
-    p99 = store.telemetry.histogram("store.append_seconds").quantile(0.99)
+    p99 = store.telemetry.histogram("pyromq_store_append_seconds").quantile(0.99)
     store.close()
     return best, p99 * 1e6, size
 

@@ -39,7 +39,7 @@ async def measure(root: Path, writers: int) -> tuple[float, float, float]:
             for number in range(writers):
                 tasks.create_task(writer(number))
         seconds = time.monotonic() - started
-        flush = store.telemetry.histogram("store.flush_seconds")
+        flush = store.telemetry.histogram("pyromq_store_flush_seconds")
     return done / seconds, flush.quantile(0.5) * 1000, flush.quantile(0.99) * 1000
 
 

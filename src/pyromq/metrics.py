@@ -1,7 +1,8 @@
 """Counters, gauges and histograms behind one small interface.
 
-A program makes one `Telemetry`, hands it down, and reads `snapshot()`; an exporter turns the snapshot into
-whatever its readers speak. Recording is a few additions: cheap enough to stay on.
+A program makes one `Telemetry` and hands it down; `snapshot()` has every figure. A figure has the name under which the
+exporter shows it to Prometheus: RocketMQ's where RocketMQ has it, else `pyromq_…` with the unit as its suffix.
+Recording is a few additions: cheap enough to stay on.
 """
 
 from __future__ import annotations

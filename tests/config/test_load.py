@@ -118,7 +118,7 @@ def test_a_constant_is_not_set_by_rocketmqs_key_nor_by_a_name_of_ours(desk: Desk
     assert warning.endswith("change nothing here: flushIntervalConsumeQueue, shortPollingTimeMills")
     with pytest.raises(ConfigError, match="short_poll_ms"):
         load_broker(None, environ={}, overrides={"short_poll_ms": 5})
-    with pytest.raises(ConfigError, match="short_poll_ms|SHORT_POLL_MS"):
+    with pytest.raises(ConfigError, match=r"short_poll_ms|SHORT_POLL_MS"):
         load_broker(None, environ={"PYROMQ_BROKER_SHORT_POLL_MS": "5"}, overrides={})
 
 

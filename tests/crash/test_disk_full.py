@@ -263,7 +263,7 @@ def test_unless_somebody_wants_that() -> None:
     for _ in range(5):
         bench.store.clean()  # a bounded number of segments each time
     assert bench.store.min_offset("orders", 0) > 0
-    assert bench.store.telemetry.counter("store.removed_unexpired_segments").value > 0
+    assert bench.store.telemetry.counter("pyromq_store_removed_unexpired_segments_total").value > 0
     assert bench.disk.usage(ROOT).share < 0.9
     bench.append()
 

@@ -565,7 +565,7 @@ def test_old_segments_go_and_a_view_of_them_stays_valid(tmp_path: Path) -> None:
     assert store.read("orders", 0, 0).status is ReadStatus.TOO_SMALL
     assert read_all(store) == [b"%d" % number for number in range(start, 500)]
     assert len(store.query("orders", "k", max_messages=1000)) == 500 - start
-    assert store.telemetry.snapshot()["store.removed_segments"] == 2
+    assert store.telemetry.snapshot()["pyromq_store_removed_segments_total"] == 2
     with pytest.raises(OffsetNotFound):
         store.message_at(0)
     store.close()
@@ -592,14 +592,19 @@ def test_the_figures_tell_what_happens() -> None:
     store = open_store()
     store.append(orders(3))
     figures = store.telemetry.snapshot()
-    assert figures["store.appended_messages"] == 3
-    assert figures["store.append_seconds.count"] == 1
-    assert figures["store.log_end"] == figures["store.unsynced_bytes"] == figures["store.undispatched_bytes"] > 0
+    assert figures["pyromq_store_append_seconds.count"] == 1
+    assert (
+        figures["pyromq_store_log_end_bytes"]
+        == figures["rocketmq_storage_flush_behind_bytes"]
+        == figures["rocketmq_storage_dispatch_behind_bytes"]
+        > 0
+    )
     store.flush()
     store.dispatch()
     figures = store.telemetry.snapshot()
-    assert all(figures[f"store.{name}_bytes"] == 0 for name in ("unsynced", "undispatched", "unindexed"))
-    assert 0 <= figures["store.disk_used_share"] <= 1
+    assert figures["rocketmq_storage_flush_behind_bytes"] == figures["rocketmq_storage_dispatch_behind_bytes"] == 0
+    assert figures["pyromq_store_unindexed_bytes"] == 0
+    assert 0 <= figures["pyromq_store_disk_used_ratio"] <= 1
 
 
 # --- fenced ----------------------------------------------------------------------------------------------------------

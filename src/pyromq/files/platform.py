@@ -190,14 +190,6 @@ def is_resident(address: int, start: int, end: int) -> bool:
     return all(byte & 1 for byte in answer.raw)
 
 
-def page_faults() -> int:
-    """How often this thread had to wait for a page so far; 0 where the system does not count."""
-    return resource.getrusage(_THREAD).ru_minflt
-
-
-_THREAD = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
-
-
 def raise_open_file_limit() -> None:
     """Every queue file is an open file: take as many as the system gives without asking for more rights."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

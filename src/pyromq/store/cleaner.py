@@ -57,8 +57,8 @@ class Cleaner:
         self._index = index
         self._marks = marks
         self._points = points
-        self._removed = telemetry.counter("store.removed_segments")
-        self._removed_unexpired = telemetry.counter("store.removed_unexpired_segments")
+        self._removed = telemetry.counter("pyromq_store_removed_segments_total")
+        self._removed_unexpired = telemetry.counter("pyromq_store_removed_unexpired_segments_total")
         #: Whether the wall clock may be used to expire segments.
         self.trusted_clock = TrustedClock(disk, paths.trusted_clock, clock)
         #: Why messages are refused; None: they are not.

@@ -201,9 +201,7 @@ class MessageStore(StoreReader):
         #: Readers may see more than when it was cleared last.
         self._more_is_visible = asyncio.Event()
         self._follow_marks()
-        self._append_seconds = self.telemetry.histogram("store.append_seconds")
-        self._append_unfaulted_seconds = self.telemetry.histogram("store.append_without_page_fault_seconds")
-        self._messages = self.telemetry.counter("store.appended_messages")
+        self._append_seconds = self.telemetry.histogram("pyromq_store_append_seconds")
         self._describe_figures()
 
     def _follow_marks(self) -> None:
@@ -215,14 +213,12 @@ class MessageStore(StoreReader):
     def _describe_figures(self) -> None:
         marks = self.marks
         gauge = self.telemetry.gauge
-        gauge("store.log_end", lambda: marks.appended.value)
-        gauge("store.unsynced_bytes", lambda: marks.appended.value - marks.synced.value)
-        gauge("store.undispatched_bytes", lambda: marks.undispatched)
-        gauge("store.unindexed_bytes", lambda: marks.written.value - marks.indexed.value)
-        gauge("store.recover_point_bytes", lambda: marks.appended.value - self.points.current.queues_to)
-        flushes = self.telemetry.histogram("store.flush_seconds")
-        gauge("store.flush_last_seconds", lambda: flushes.last)
-        gauge("store.disk_used_share", lambda: max(usage.share for usage in self.disk_usage()))
+        gauge("pyromq_store_log_end_bytes", lambda: marks.appended.value)
+        gauge("rocketmq_storage_flush_behind_bytes", lambda: marks.appended.value - marks.synced.value)
+        gauge("rocketmq_storage_dispatch_behind_bytes", lambda: marks.undispatched)
+        gauge("pyromq_store_unindexed_bytes", lambda: marks.written.value - marks.indexed.value)
+        gauge("pyromq_store_recover_bytes", lambda: marks.appended.value - self.points.current.queues_to)
+        gauge("pyromq_store_disk_used_ratio", lambda: max(usage.share for usage in self.disk_usage()))
 
     def disk_usage(self) -> tuple[Usage, Usage]:
         """How full the file systems are: that of the log, and that of everything else. Often they are one."""
@@ -244,7 +240,7 @@ class MessageStore(StoreReader):
             recover_bytes=self.marks.appended.value - self.points.current.queues_to,
             retention_paused=self.cleaner.why_nothing_expires,
             append_seconds=self._append_seconds,
-            flush_seconds=self.telemetry.histogram("store.flush_seconds"),
+            flush_seconds=self.telemetry.histogram("pyromq_store_flush_seconds"),
         )
 
     def table_files(self) -> TableFiles:
@@ -412,7 +408,7 @@ class MessageStore(StoreReader):
         Raises IllegalMessage (nothing is appended), DiskFull (its `receipts` say what was), StoreFenced, StoreClosed.
         """
         self._check_writable()
-        started, faults = self.clock.monotonic(), platform.page_faults()
+        started = self.clock.monotonic()
         self.log.check(drafts)
         receipts: list[AppendedAt] = []
         rest = drafts
@@ -427,10 +423,7 @@ class MessageStore(StoreReader):
             raise
         finally:
             self._grew(len(receipts))
-        seconds = self.clock.monotonic() - started
-        self._append_seconds.record(seconds)
-        if platform.page_faults() == faults:
-            self._append_unfaulted_seconds.record(seconds)
+        self._append_seconds.record(self.clock.monotonic() - started)
         return receipts
 
     @gated
@@ -576,7 +569,6 @@ class MessageStore(StoreReader):
         if not messages:
             return
         self._timing.came(may_be_awaited=may_be_awaited)
-        self._messages.add(messages)
         self.marks.appended.advance(self.log.end)
         if self._transient is None:
             self._show(self.log.end)

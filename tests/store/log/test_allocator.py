@@ -40,7 +40,7 @@ class World:
 
     @property
     def failures(self) -> int:
-        return self.telemetry.counter("store.segment_allocation_failures").value
+        return self.telemetry.counter("pyromq_store_segment_allocation_failures_total").value
 
 
 def test_the_next_segment_is_made_once_half_of_the_current_one_is_used() -> None:
@@ -54,7 +54,7 @@ def test_the_next_segment_is_made_once_half_of_the_current_one_is_used() -> None
     assert len(world.disk.names(RUN)) == 2
     world.disk.full = True  # it is there: nothing more is needed
     assert world.allocator.take(SIZE).base == SIZE
-    assert world.telemetry.histogram("store.segment_allocation_seconds").count == 2
+    assert world.telemetry.histogram("pyromq_store_segment_allocation_seconds").count == 2
 
 
 def test_a_full_disk_ahead_is_remembered_not_raised_and_tried_again_when_it_matters() -> None:

@@ -297,7 +297,7 @@ def test_either_disk_can_be_too_full(which: str, directory: Path) -> None:
     store.clean()
     with pytest.raises(DiskFull, match=f"the disk of {directory} is 93% full"):
         store.append([order()])
-    assert store.telemetry.snapshot()["store.disk_used_share"] == 0.93
+    assert store.telemetry.snapshot()["pyromq_store_disk_used_ratio"] == 0.93
     setattr(disk, which, 0.8)
     store.clean()
     store.append([order()])

@@ -44,13 +44,13 @@ class CopyFigures:
         self._clock = clock
 
     def show_in(self, telemetry: Telemetry) -> None:
-        telemetry.gauge("replication.is_master", lambda: int(self._copies.replica is None))
-        telemetry.gauge("replication.epoch", lambda: self.epoch)
-        telemetry.gauge("replication.slaves", lambda: len(self._followers))
-        telemetry.gauge("replication.slaves_in_sync", lambda: len(self._ack_mark.in_sync()))
-        telemetry.gauge("replication.lag_bytes", lambda: self.lag().size)
-        telemetry.gauge("replication.lag_ms", lambda: self.lag().ms)
-        telemetry.gauge("replication.replicated_to", self.replicated_to)
+        telemetry.gauge("pyromq_replication_is_master", lambda: int(self._copies.replica is None))
+        telemetry.gauge("pyromq_replication_epoch", lambda: self.epoch)
+        telemetry.gauge("pyromq_replication_slaves", lambda: len(self._followers))
+        telemetry.gauge("pyromq_replication_slaves_in_sync", lambda: len(self._ack_mark.in_sync()))
+        telemetry.gauge("pyromq_replication_lag_bytes", lambda: self.lag().size)
+        telemetry.gauge("pyromq_replication_lag_seconds", lambda: self.lag().ms / 1000)
+        telemetry.gauge("pyromq_replication_replicated_bytes", self.replicated_to)
 
     @property
     def _followers(self) -> Followers:

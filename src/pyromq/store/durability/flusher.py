@@ -64,7 +64,7 @@ class Flusher:
         #: How long the last sync took, and how much it made durable.
         self._last_seconds = 0.0
         self._last_bytes = 0
-        self._seconds = telemetry.histogram("store.flush_seconds")
+        self._seconds = telemetry.histogram("pyromq_store_flush_seconds")
         #: Store time of the last record that is known to be durable.
         self.last_timestamp_ms = 0
 

@@ -41,8 +41,8 @@ class Allocator:
         self._next: tuple[int, Future[Segment]] | None = None
         self._warmed_to = 0
         self._failed_at: float | None = None
-        self._seconds = telemetry.histogram("store.segment_allocation_seconds")
-        self._failures = telemetry.counter("store.segment_allocation_failures")
+        self._seconds = telemetry.histogram("pyromq_store_segment_allocation_seconds")
+        self._failures = telemetry.counter("pyromq_store_segment_allocation_failures_total")
 
     def look_ahead(self, current: Segment, offset: int, *, warms: bool = True) -> None:
         """Called after every append: start what will be needed soon. Cheap when there is nothing to do.

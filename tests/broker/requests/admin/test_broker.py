@@ -214,7 +214,7 @@ def test_a_broker_says_how_long_the_disk_takes_and_what_a_crash_would_leave_to_s
     parts.send(5)
     end = parts.store.marks.appended.value
     assert parts.told(ask.GetRuntimeInfo())["table"]["pyromq.recoverBytes"] == str(end)
-    seconds = parts.store.telemetry.histogram("store.flush_seconds")
+    seconds = parts.store.telemetry.histogram("pyromq_store_flush_seconds")
     parts.store.flush()
     parts.store.save_recover_point()
     figures = parts.told(ask.GetRuntimeInfo())["table"]

@@ -50,10 +50,10 @@ SECONDS = 2.0
 )
 def test_repetition_is_refused_quickly(head: str, repeated: str, tail: str) -> None:
     times = (MAX_LENGTH - len(head) - len(tail)) // len(repeated)
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(FilterSyntaxError):
         compile_sql(head + repeated * times + tail)
-    in_time(time.perf_counter() - started, SECONDS)
+    in_time(time.process_time() - started, SECONDS)
 
 
 def test_nesting_is_taken_to_the_limit_and_no_further() -> None:
@@ -91,9 +91,9 @@ def test_nested_ranges_are_evaluated_once_each() -> None:
     text = "a"
     for _ in range(MAX_DEPTH // 3):
         text = f"-({text} BETWEEN 1 AND 2)"
-    started = time.perf_counter()
+    started = time.process_time()
     assert compile_sql(f"{text} IS NULL").matches({"a": "1"})
-    in_time(time.perf_counter() - started, SECONDS)
+    in_time(time.process_time() - started, SECONDS)
 
 
 pieces = st.sampled_from(

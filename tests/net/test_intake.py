@@ -102,9 +102,9 @@ def test_a_turn_reads_those_as_well_who_ask_meanwhile_but_does_not_go_on_forever
     assert ACCELERATED is not None
     intake = ACCELERATED.Intake(memoryview(bytearray(1000)))
     peers = [Answering(intake, asks) for _ in range(4)]
-    began = time.monotonic()
+    began = time.process_time()
     intake.turn(None, 1)
-    in_time(time.monotonic() - began, 1, "a turn")
+    in_time(time.process_time() - began, 1, "a turn")
     heard = [peer.heard for peer in peers]
     assert max(heard) <= asks
     assert sum(heard) <= 256 + 4, "then others have their turn"

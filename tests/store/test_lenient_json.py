@@ -98,10 +98,10 @@ def test_the_limit_of_nesting_is_the_same_for_reading_and_writing() -> None:
 
 @pytest.mark.parametrize("piece", [b'"\\"', b"{0:", b"{ 1", b",", b'"', b"\\", b"{" + b" " * 50, b"{-1" * 3])
 def test_damage_does_not_cost_quadratic_time(piece: bytes) -> None:
-    start = time.monotonic()
+    start = time.process_time()
     with pytest.raises(NotJson):
         loads(b"{" + piece * 200_000)
-    in_time(time.monotonic() - start, 5)
+    in_time(time.process_time() - start, 5)
 
 
 @pytest.mark.parametrize("value", [{1, 2}, 2**70, "\ud800", object()])

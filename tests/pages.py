@@ -124,7 +124,7 @@ class Desk:
         if program == "make":  # would set up, run or test everything: is there such a target?
             run(["make", "-n", *words[1:]], ROOT)
         elif program == "pytest":  # this is one: are those tests there?
-            run([sys.executable, "-m", "pytest", "--collect-only", *words[1:]], ROOT, **environment)
+            run([sys.executable, "-m", "pytest", "--collect-only", "--assert=plain", *words[1:]], ROOT, **environment)
         elif program == "pyromq" and words[1] in SERVERS and (len(words) == 2 or words[2].startswith("-")):
             self.serve(_with_free_ports(words[1:]), environment)
         else:

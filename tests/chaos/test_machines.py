@@ -108,7 +108,7 @@ LEFT = """
 import sys
 sys.path[:0] = {path!r}
 from pathlib import Path
-from chaos.machines import Network
+from chaos.support.machines import Network
 network = Network(Path({home!r})).__enter__()
 machine = network.machine("a")
 import os, subprocess

@@ -275,7 +275,7 @@ def write_and_kill(root: Path, first: int, least: int) -> int:
     """Our writer in a process of its own, killed while it appends; how many messages it had said are there."""
     tests = str(Path(__file__).resolve().parents[1])
     writer = subprocess.Popen(
-        [sys.executable, "-m", "interop.ours", str(root), str(first)],
+        [sys.executable, "-m", "interop.support.ours", str(root), str(first)],
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": tests},
         text=True,

@@ -102,7 +102,7 @@ class Toolchain:
 
     @property
     def archive(self) -> Path:
-        """Where `interop.kept_classes` keeps what is in the jars, as this Java has read it once."""
+        """Where `interop.support.kept_classes` keeps what is in the jars, as this Java has read it once."""
         real = Path(self.java).resolve()
         parts = repr((self.jars, str(real), real.stat().st_mtime_ns))
         return CACHE / f"{hashlib.sha256(parts.encode()).hexdigest()[:16]}.jsa"

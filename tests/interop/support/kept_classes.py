@@ -1,7 +1,7 @@
 """The classes of Apache's servers as Java keeps them once it has read and checked them: they start in half the time.
 
-`python -m interop.support.kept_classes`, in tests/, makes the archive; `scripts/run_tests.py` does that. Tests run without it
-too.
+`python -m interop.support.kept_classes`, in tests/, makes the archive; `scripts/run_tests.py` does that. Tests run
+without it too.
 """
 
 from __future__ import annotations

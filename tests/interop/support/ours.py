@@ -1,7 +1,7 @@
 """A store of ours with one of everything in it, and what a store holds in the words of the Referee.
 
-`python -m interop.support.ours ROOT FIRST` appends messages FIRST, FIRST + 1, … until it is killed, and says after each step
-how many there are: a writer that dies in the middle of its work.
+`python -m interop.support.ours ROOT FIRST` appends messages FIRST, FIRST + 1, … until it is killed, and says after
+each step how many there are: a writer that dies in the middle of its work.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ class Producer(Blocking[AsyncProducer]):
         self._wait(self._behind.start())
 
     def close(self) -> None:
-        """Send what was handed over, say goodbye to the brokers and close. Closing twice is fine."""
+        """Send the waiting messages, unregister from the brokers and close. Closing twice is fine."""
         self._wait(self._behind.close())
 
     @property
@@ -237,15 +237,15 @@ class TransactionProducer(Producer):
     def send_in_transaction(
         self, message: Message, local: Local, *, timeout_s: float | None = None
     ) -> tuple[SendReceipt, Decision]:
-        """Send the half, do the local work, tell the broker. Returns the receipt of the half and what was decided.
+        """Send the half, do the local work, send the decision. Returns the receipt of the half and the decision.
 
-        When `local` raises, nobody can tell how far it came: the broker is told that this is unknown and asks `check`
-        later, and the error goes on to the caller. Raises what a send raises; `local` is not called then.
+        If `local` raises, its progress is unknown: the broker gets "unknown" and asks `check`
+        later, and the error is raised. Raises the errors of a send; `local` is not called then.
         """
         return self._wait(self._behind.send_in_transaction(message, local, timeout_s=timeout_s))
 
     def transaction(self, message: Message, *, timeout_s: float | None = None) -> AbstractContextManager[Transaction]:
-        """A block of local work: leaving it normally commits, an exception rolls back and goes on to the caller.
+        """A block of local work: leaving it normally commits, an exception rolls back and is raised.
 
         For work that is undone when the block raises, as a database transaction inside of it is.
         """
@@ -259,7 +259,7 @@ class PushConsumer(Blocking[AsyncPushConsumer]):
         def welcome(message: ReceivedMessage) -> None: ...
 
     Returning acknowledges a message, raising asks for redelivery later. It works within `with`, or in `run`,
-    which goes on until Ctrl-C; `statistics()` tells how it is doing.
+    which runs until Ctrl-C; `statistics()` returns its counters.
     """
 
     def __init__(
@@ -297,8 +297,8 @@ class PushConsumer(Blocking[AsyncPushConsumer]):
         matters it is tried again in its place after `pause_s`, without an end unless `max_attempts` is given.
 
         A fetch has up to `fetch_messages` and `fetch_bytes`, and waits for `hold_s` at the broker when there is
-        nothing; no more than `max_buffered_messages` and `max_buffered_bytes` wait for handlers. Progress is told every
-        `commit_every_s`. At the end handlers have `stop_grace_s` for what was fetched. `trace` writes RocketMQ's
+        nothing; at most `max_buffered_messages` and `max_buffered_bytes` wait for handlers. Offsets are committed every
+        `commit_every_s`. At the end handlers have `stop_grace_s` for fetched messages. `trace` writes RocketMQ's
         message trace. Raises ConfigError.
         """
         Blocking.__init__(
@@ -350,13 +350,13 @@ class PushConsumer(Blocking[AsyncPushConsumer]):
     ) -> None:
         """Have `handler` called with every message of a topic, or those that `tags` ("a || b") or `sql` choose.
 
-        With `batch`, it is called with a list of up to so many; when it raises, all of them come again. All members of
-        a group must subscribe to the same. Raises ConfigError, FilterSyntaxError.
+        With `batch`, it is called with a list of at most that many; when it raises, all of them come again. All members
+        of a group must subscribe to the same. Raises ConfigError, FilterSyntaxError.
         """
         self._call(lambda: self._behind.subscribe(topic, handler, tags=tags, sql=sql, batch=batch))
 
     def unsubscribe(self, topic: str) -> None:
-        """Want no more of a topic. What is being handled of it ends."""
+        """Unsubscribe from a topic. Running handlers of it end."""
         self._call(lambda: self._behind.unsubscribe(topic))
 
     def start(self) -> None:
@@ -367,7 +367,7 @@ class PushConsumer(Blocking[AsyncPushConsumer]):
         self._wait(self._behind.start())
 
     def stop(self) -> None:
-        """Let handlers end, tell the progress, leave the group. Whoever stops it a second time waits for the same end.
+        """Let handlers end, commit offsets, leave the group. A second call waits for the same end.
 
         A handler that wants the end makes a task of this: it cannot wait for itself.
         """
@@ -385,7 +385,7 @@ class PushConsumer(Blocking[AsyncPushConsumer]):
         return self._behind.queues
 
     def pause(self, what: str | Collection[MessageQueue] | None = None) -> None:
-        """Fetch no more of a topic, of some queues, or of all; what was fetched is still handled."""
+        """Fetch no more of a topic, of some queues, or of all; messages already fetched are still handled."""
         self._call(lambda: self._behind.pause(what))
 
     def resume(self, what: str | Collection[MessageQueue] | None = None) -> None:
@@ -400,11 +400,11 @@ class PushConsumer(Blocking[AsyncPushConsumer]):
         self._wait(self._behind.seek_to_time(queue, when))
 
     def commit(self) -> None:
-        """Tell the progress now; it is told every few seconds anyway."""
+        """Commit the offsets now; they are committed every few seconds anyway."""
         self._wait(self._behind.commit())
 
     def statistics(self) -> ConsumerStatistics:
-        """How it is doing at this moment."""
+        """Return the current counters."""
         return self._call(lambda: self._behind.statistics())
 
 
@@ -436,7 +436,7 @@ class PullConsumer(Blocking[AsyncPullConsumer]):
         max_buffered_messages: int = 20000,
         max_buffered_bytes: int = 64 << 20,
     ) -> None:
-        """A new group begins at `consume_from`. With `auto_commit` the progress of what was handled is told every
+        """A new group begins at `consume_from`. With `auto_commit` offsets of handled messages are committed every
         `commit_every_s`, without it by `commit` alone. A fetch has up to `fetch_messages` and `fetch_bytes`, and waits
         for `hold_s` at the broker when there is nothing; no more than `max_buffered_messages` and `max_buffered_bytes`
         are fetched ahead. Raises ConfigError.
@@ -474,7 +474,7 @@ class PullConsumer(Blocking[AsyncPullConsumer]):
         self._wait(self._behind.start())
 
     def stop(self) -> None:
-        """Tell the progress of what was acknowledged, and leave the group. Stopping twice is fine."""
+        """Commit the handled offsets and leave the group. Stopping twice is fine."""
         self._wait(self._behind.stop())
 
     def subscribe(self, topic: str, *, tags: str | None = None, sql: str | None = None) -> None:
@@ -486,7 +486,7 @@ class PullConsumer(Blocking[AsyncPullConsumer]):
         self._wait(self._behind.subscribe(topic, tags=tags, sql=sql))
 
     def assign(self, queues: Iterable[MessageQueue], *, tags: str | None = None, sql: str | None = None) -> None:
-        """Read exactly these queues, and no others. Use a group that nobody subscribes with.
+        """Read exactly these queues, and no others. Use a group without subscribers.
 
         Raises TopicNotFound; NoPermission when no broker accepts this client's keys.
         """
@@ -506,11 +506,11 @@ class PullConsumer(Blocking[AsyncPullConsumer]):
         return self._wait(self._behind.queues(topic))
 
     def poll(self, max_messages: int = 500, timeout_s: float | None = 1.0) -> list[ReceivedMessage]:
-        """What has come, at most so many. When there is nothing it waits, and is empty when the time is up; None waits
-        for ever.
+        """Return fetched messages, at most `max_messages`. Without any it waits for `timeout_s` and returns an empty
+        list; None waits for ever.
 
-        What the last call gave counts as handled now, so one task polls at a time. Raises ClientClosed when the
-        consumer is stopped meanwhile.
+        The messages of the last call count as handled now, so one task polls at a time. Raises ClientClosed when the
+        consumer is stopped during the wait.
         """
         return self._wait(self._behind.poll(max_messages, timeout_s))
 
@@ -527,7 +527,7 @@ class PullConsumer(Blocking[AsyncPullConsumer]):
         return self._call(lambda: self._behind.position(queue))
 
     def committed(self, queue: MessageQueue) -> int | None:
-        """How far the group is by the broker's account; None when it has no progress there."""
+        """Return the group's committed offset on the broker; None if it has none."""
         return self._wait(self._behind.committed(queue))
 
     def begin_offset(self, queue: MessageQueue) -> int:
@@ -556,14 +556,14 @@ class PullConsumer(Blocking[AsyncPullConsumer]):
         self._wait(self._behind.seek_to_time(queue, when))
 
     def pause(self, queues: Collection[MessageQueue] | None = None) -> None:
-        """Fetch no more of these queues, or of all. What was fetched is still given out."""
+        """Fetch no more of these queues, or of all. Messages already fetched are still returned."""
         self._call(lambda: self._behind.pause(queues))
 
     def resume(self, queues: Collection[MessageQueue] | None = None) -> None:
         self._call(lambda: self._behind.resume(queues))
 
     def statistics(self) -> ConsumerStatistics:
-        """How it is doing at this moment."""
+        """Return the current counters."""
         return self._call(lambda: self._behind.statistics())
 
 
@@ -575,7 +575,7 @@ class Brokers(BlockingPart[AsyncBrokers]):
         return self._wait(self._behind.list())
 
     def statuses(self) -> Sequence[BrokerStatus]:
-        """How all of them are doing. One that does not answer is among them, with the reason."""
+        """Return the state of all brokers. Those that do not answer are included, with the reason."""
         return self._wait(self._behind.statuses())
 
     def status(self, broker: str) -> BrokerStatus:
@@ -606,7 +606,7 @@ class Leading(BlockingPart[AsyncLeading]):
         return self._wait(self._behind.members(name))
 
     def plan(self, broker: str, *, broker_id: int | None = None, address: str | None = None) -> Promotion:
-        """What a promotion would be, of a slave of this name or the one at this address.
+        """Plan the promotion of a slave of this name, or of the slave at this address.
 
         Raises NotFound, NotNow, NotSupported, Unreachable.
         """
@@ -621,7 +621,7 @@ class Leading(BlockingPart[AsyncLeading]):
         self._wait(self._behind.promote(promotion, role=role, reason=reason, force=force))
 
     def hand_over(self, master: str, slave: str, *, role: str | None = None, reason: str = "") -> None:
-        """From one address to the other. Raises CallFailed, ServiceError: then the master goes on."""
+        """Hand over from one address to the other. Raises CallFailed, ServiceError: the master then stays master."""
         self._wait(self._behind.hand_over(master, slave, role=role, reason=reason))
 
     def forget_member(self, address: str, member: str, reason: str = "") -> str:
@@ -643,7 +643,7 @@ class Leading(BlockingPart[AsyncLeading]):
         return self._wait(self._behind.until_leads(name, address, timeout_s))
 
     def until_followed(self, name: str, count: int, timeout_s: float) -> BrokerStatus:
-        """Until so many slaves are in sync with the master. Raises NotNow."""
+        """Wait until this many slaves are in sync with the master. Raises NotNow."""
         return self._wait(self._behind.until_followed(name, count, timeout_s))
 
 
@@ -661,11 +661,11 @@ class Topics(BlockingPart[AsyncTopics]):
         return self._wait(self._behind.describe(topic))
 
     def route(self, topic: str) -> TopicRoute:
-        """What name servers tell clients of a topic. Raises TopicNotFound."""
+        """Return the route of a topic. Raises TopicNotFound."""
         return self._wait(self._behind.route(topic))
 
     def stats(self, topic: Topic | str) -> TopicStats:
-        """How many messages there are in each queue."""
+        """Return the offsets of each queue."""
         return self._wait(self._behind.stats(topic))
 
     def groups(self, topic: Topic | str) -> tuple[str, ...]:
@@ -706,7 +706,7 @@ class Topics(BlockingPart[AsyncTopics]):
         attributes: Mapping[str, str | None] | None = None,
         broker: str | None = None,
     ) -> Topic:
-        """Change what is given and leave the rest, on every broker that has the topic. An attribute of None is removed.
+        """Change the given settings on every broker that has the topic. `None` removes an attribute.
 
         To shrink a topic, write to fewer queues first, and read fewer when the others are empty.
         """
@@ -743,11 +743,11 @@ class Groups(BlockingPart[AsyncGroups]):
         return self._wait(self._behind.create(group, cluster=cluster, broker=broker, **settings))
 
     def update(self, group: str, **settings: Any) -> Group:
-        """Change what is given and leave the rest, on every broker that has the group. Raises GroupNotFound."""
+        """Change the given settings on every broker that has the group. Raises GroupNotFound."""
         return self._wait(self._behind.update(group, **settings))
 
     def delete(self, group: str, *, keep_offsets: bool = False, with_dead_letters: bool = False) -> Sequence[str]:
-        """Remove a group, how far it is, and its retry topic; its dead letters too when asked. Says what was removed.
+        """Delete a group, its offsets and its retry topic, and on request its dead letters. Returns their names.
 
         Raises GroupNotFound; BadRequest for a group that brokers need.
         """
@@ -756,25 +756,25 @@ class Groups(BlockingPart[AsyncGroups]):
 
 class Consumers(BlockingPart[AsyncConsumers]):
     def lag(self, group: str, topic: str | None = None, *, with_clients: bool = False) -> GroupLag:
-        """How far a group is, in one topic or in all that it consumes."""
+        """Return the offsets of a group in one topic, or in all topics that it consumes."""
         return self._wait(self._behind.lag(group, topic, with_clients=with_clients))
 
     def members(self, group: str) -> Members:
-        """Who is connected. Raises ConsumerOffline when nobody is."""
+        """Return the connected members. Raises ConsumerOffline if there are none."""
         return self._wait(self._behind.members(group))
 
     def running_info(self, group: str, client_id: str, *, with_stacks: bool = False) -> RunningInfo:
-        """What a consumer says of itself. Raises ConsumerOffline when no broker can ask it."""
+        """Settings and assigned queues that a consumer reports. Raises ConsumerOffline when no broker can ask it."""
         return self._wait(self._behind.running_info(group, client_id, with_stacks=with_stacks))
 
     def producers(self, group: str | None = None) -> dict[str, tuple[ConnectedClient, ...]]:
-        """Who is connected to send, by producer group."""
+        """Return the connected producers by group."""
         return self._wait(self._behind.producers(group))
 
     def plan_reset(
         self, group: str, topic: str, to: Target, *, broker: str | None = None, queue_id: int | None = None
     ) -> list[QueueMove]:
-        """Where each queue is and would be. Raises TopicNotFound, BadRequest when there is no such queue."""
+        """Return the present and the new offset of each queue. Raises TopicNotFound, BadRequest (unknown queue)."""
         return self._wait(self._behind.plan_reset(group, topic, to, broker=broker, queue_id=queue_id))
 
     def reset(
@@ -784,11 +784,11 @@ class Consumers(BlockingPart[AsyncConsumers]):
         return self._wait(self._behind.reset(group, topic, to, broker=broker, queue_id=queue_id))
 
     def carry_out(self, group: str, moves: Sequence[QueueMove]) -> None:
-        """Do what was planned. Raises GroupNotFound."""
+        """Apply a plan. Raises GroupNotFound."""
         self._wait(self._behind.carry_out(group, moves))
 
     def clone(self, source: str, target: str, topic: str) -> list[QueueMove]:
-        """The group `target` goes on where `source` is."""
+        """Copy the offsets of `source` to `target`."""
         return self._wait(self._behind.clone(source, target, topic))
 
     def plan_clone(self, source: str, target: str, topic: str) -> list[QueueMove]:
@@ -841,7 +841,7 @@ class Messages(BlockingPart[AsyncMessages]):
         )
 
     def between(self, topic: str, since: datetime, until: datetime, *, most: int = 1000) -> list[ReceivedMessage]:
-        """What was stored in a span of time, by that time; at most so many from its beginning."""
+        """Return at most this many messages of a time range, ordered by store time, oldest first."""
         return self._wait(self._behind.between(topic, since, until, most=most))
 
     def queues(self, topic: str, *, broker: str | None = None, queue_id: int | None = None) -> list[MessageQueue]:
@@ -857,11 +857,11 @@ class Messages(BlockingPart[AsyncMessages]):
         return self._wait(self._behind.offset_at(queue, when))
 
     def forget_addresses(self) -> None:
-        """Brokers are asked for where they are anew: after one did not answer it may be elsewhere."""
+        """Refresh the routes: a broker that did not answer may have another address."""
         self._call(lambda: self._behind.forget_addresses())
 
     def address(self, queue: MessageQueue) -> str:
-        """Where the broker of a queue is, as far as the last route told. Raises TopicNotFound, NotFound."""
+        """Return the address of a queue's broker by the cached route. Raises TopicNotFound, NotFound."""
         return self._wait(self._behind.address(queue))
 
     def read(self, queue: MessageQueue, first: int, end: int, tags: str = "*") -> Iterator[ReceivedMessage]:

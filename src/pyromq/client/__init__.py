@@ -1,1 +1,1 @@
-"""What programs use to send and receive. The public names are those of the package: `from pyromq import Producer`."""
+"""Producers and consumers for programs. The public names are those of the package: `from pyromq import Producer`."""

@@ -1,4 +1,4 @@
-"""What an answer means to whoever asked: a command when it went well, else the error that its code stands for."""
+"""Turn an answer into a command, or into the error of its code."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _KINDS: dict[int, type[PyroMQError]] = {
     )
 }  # fmt: skip
 
-#: What brokers say of a mistake without saying what to do about it: code, words, advice.
+#: Brokers' error texts without advice: code, text, advice.
 _ADVICE = (
     (
         ResponseCode.NO_PERMISSION,
@@ -66,7 +66,7 @@ def _reason(answer: Command) -> str:
 
 
 def _on_one_line(reason: str) -> str:
-    """What a broker says goes to logs and terminals, and may name what anybody sent to it."""
+    """Sanitise a broker's text for logs and terminals: it may quote untrusted input."""
     line = " ".join(reason[:MAX_REASON].split())
     return line if line.isprintable() else ascii(line)[1:-1]
 

@@ -1,4 +1,4 @@
-"""What the blocking face of the client stands on: an event loop in a thread of its own, and a way to wait for it.
+"""The base of the blocking client: an event loop in a thread, and a way to wait for it.
 
 All blocking clients of a process share one such thread. It begins with the first and ends with the process; it runs
 nothing but the client. After a fork the child gets a new one: what the parent had opened stays the parent's.
@@ -25,9 +25,9 @@ T = TypeVar("T")
 Behind = TypeVar("Behind")
 Async = TypeVar("Async", bound=AbstractAsyncContextManager[Any, Any])
 
-#: How long the end of the process waits for clients that nobody closed.
+#: The exit of the process waits this long for clients that were not closed.
 END_SECONDS = 2.0
-#: How often whoever waits looks up.
+#: A waiting thread wakes at this interval.
 WAKE_SECONDS = 0.2
 
 
@@ -57,14 +57,14 @@ class Portal:
                 "a blocking client was used within the client's own thread, which would wait for itself: use the async "
                 "one there"
             )
-        if self._is_ending and not self._thread.is_alive():  # the process ends, and somebody closes a client now
+        if self._is_ending and not self._thread.is_alive():  # a client is closed during the exit
             return self._loop.run_until_complete(work)
         tasks: list[asyncio.Task[Any]] = []
         done: Future[T] = asyncio.run_coroutine_threadsafe(_noted(work, tasks), self._loop)
         try:
             return _result(done)
         except BaseException:
-            if not done.done():  # Ctrl-C, above all: what nobody waits for any more is ended, and may end properly
+            if not done.done():  # above all Ctrl-C: cancel the abandoned work and let it end properly
                 asyncio.run_coroutine_threadsafe(_ended(tasks), self._loop).result()
             raise
 
@@ -139,7 +139,7 @@ class BlockingPart(Generic[Behind]):
         return shared_portal().wait(_as_coroutine(work))
 
     def _run(self, work: Awaitable[None]) -> None:
-        """Wait for something that goes on until Ctrl-C ends it, or SIGTERM where the main thread runs it."""
+        """Wait for an endless call until Ctrl-C, or SIGTERM if the main thread runs it."""
         is_main = threading.current_thread() is threading.main_thread()
         before = signal.signal(signal.SIGTERM, signal.default_int_handler) if is_main else None
         try:

@@ -32,7 +32,7 @@ class Sending:
         self.message_id = message_id
         #: The first half of a transaction: consumers see it when the transaction is committed.
         self.is_half = is_half
-        #: What hooks add to the message.
+        #: Properties that hooks add to the message.
         self.properties: dict[str, str] = {}
         #: For hooks to remember something between before and after, each under a key of its own.
         self.notes: dict[Any, Any] = {}
@@ -41,7 +41,7 @@ class Sending:
         self.duration_s = 0.0
 
     def failed(self, error: BaseException) -> None:
-        """What was sent of a batch before it failed is stored all the same, and has its receipt."""
+        """Messages of a batch that were sent before it failed are stored all the same, and have receipts."""
         if self.receipt is not None:
             return
         self.error = error
@@ -59,13 +59,13 @@ class Handling:
         self.messages = messages
         self.group = group
         self.notes: dict[Any, Any] = {}
-        #: What the handler raised; None when it took the messages.
+        #: The handler's exception; None if it accepted the messages.
         self.error: BaseException | None = None
         self.duration_s = 0.0
 
 
 class Hook:
-    """Override what is of interest."""
+    """Override the methods you need."""
 
     def before_send(self, sending: Sending) -> None: ...
 
@@ -89,7 +89,7 @@ class Hooks:
         return bool(self._hooks)
 
     def failures(self) -> int:
-        """How often a hook raised."""
+        """The number of exceptions of hooks."""
         return sum(self._failures.values())
 
     def before_send(self, sending: Sending) -> None:

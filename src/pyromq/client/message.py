@@ -14,7 +14,7 @@ _NO_PROPERTIES: Mapping[str, str] = {}
 
 
 class MessageFields(TypedDict, total=False):
-    """What a message may have beside its topic and its body."""
+    """The optional fields of a message besides topic and body."""
 
     tags: str | None
     keys: str | Iterable[str]

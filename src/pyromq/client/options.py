@@ -1,4 +1,4 @@
-"""How a client behaves on the network: few settings, each with its reason."""
+"""Network options of a client."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ __all__ = ["ClientOptions", "Credentials", "parse_name_servers", "tls_context"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
-    """What producers, consumers and admin tools have in common.
+    """The common options of producers, consumers and admin tools.
 
     options = ClientOptions(call_timeout_s=10)
     Producer("localhost:9876", group="signup", options=options)
     """
 
-    #: How long an answer may take, for everything but sends (they have a deadline of their own) and held pulls.
+    #: The timeout of requests except sends (which have their own deadline) and long polls.
     call_timeout_s: float = 3.0
-    #: How long it may take to connect.
+    #: The timeout of a connection attempt.
     connect_timeout_s: float = 3.0
-    #: How often brokers hear of this client; they forget one that is silent for two minutes.
+    #: The heartbeat interval; brokers forget a client that is silent for two minutes.
     heartbeat_s: float = 30.0
-    #: How often the routes of the topics in use are asked for again.
+    #: The refresh interval of routes in use.
     route_refresh_s: float = 30.0
     #: Under which name brokers know this client; it must differ from all others. None makes one.
     client_id: str | None = None

@@ -5,7 +5,7 @@
         await producer.send("users", b"...")
 
 A send returns when the broker keeps the message as it promises to. It raises `IllegalMessage` before anything is sent,
-`SendFailed` when the message is certainly not stored, `SendUnknown` when nobody can tell: a timeout, a connection that
+`SendFailed` when the message is certainly not stored, `SendUnknown` when that is unknown: a timeout, a connection that
 broke, a disk or a slave that did not confirm in time.
 
 Messages that must stay in order have one sharding key, and each is sent when the one before it has been acknowledged.
@@ -136,7 +136,7 @@ class Producer:
             self._session.spawn(self._trace.run())
 
     async def close(self) -> None:
-        """Send what was handed over, say goodbye to the brokers and close. Closing twice is fine."""
+        """Send the waiting messages, unregister from the brokers and close. Closing twice is fine."""
         if self._auto_batch is not None:
             await self._auto_batch.finish()
             self._auto_batch = None
@@ -239,7 +239,7 @@ class Producer:
             receipts = await self._deliver_batch(parcel, choice, left_s)
             for sending, receipt in zip(sendings[part], receipts, strict=True):
                 sending.receipt = receipt
-            # What was sent before decides the queue of the rest: they stay together.
+            # The first part decides the queue of the rest: they stay together.
             queue = receipts[0].queue
             yield receipts
 
@@ -287,7 +287,7 @@ class Producer:
         parcel = self._packing.pack(message, self._ids.next(now_ms), now_ms, carried)
         reply = self._frames.request(parcel, 0, SendReply)
         limit_s = self._session.options.call_timeout_s if timeout_s is None else timeout_s
-        # Where the request came from, for there they know who waits for the reply.
+        # To the broker of the request: it has the connection of the requester.
         await self._delivery.at_master(
             request.queue, lambda address: self._session.ask(address, reply, timeout_s), limit_s
         )
@@ -453,7 +453,7 @@ class Producer:
         extra: Mapping[str, str],
         own_id: str,
     ) -> SendReceipt:
-        """For what has to wait: for room, or for the route that tells the queue of its key."""
+        """The way for a send that has to wait: for room, or for the route of its key."""
         is_handed_over = False
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -500,7 +500,7 @@ class Producer:
         return UniqueIds(_host_of(self.client_id), os.getpid(), os.urandom)
 
 
-#: What keeps a message from being as safe as the broker promises, and what to do.
+#: Reasons for a weaker acknowledgement than configured, and the advice for each.
 NOT_SAFE = {
     SendStatus.FLUSH_DISK_TIMEOUT: "its disk did not confirm it in time: `pyromq broker status` shows how long flushes "
     "take",

@@ -5,9 +5,9 @@
         async for message in consumer:
             ...                              # asking for the next one acknowledges this one
 
-`subscribe` shares the queues of a topic with the other members of the group; `assign` takes certain queues, whoever
-else reads them. Messages are fetched ahead. What `poll` gave counts as handled when the next `poll` is made, or a
-`commit`; with `auto_commit` the group's progress is told every few seconds, and when the `async with` ends without an
+`subscribe` shares the queues of a topic with the other members of the group; `assign` takes certain queues, even if
+others read them. Messages are fetched ahead. Messages of a `poll` count as handled at the next `poll` or
+`commit`; with `auto_commit` offsets are committed every few seconds, and when the `async with` ends without an
 error.
 """
 
@@ -62,7 +62,7 @@ class PullConsumer:
         max_buffered_messages: int = 20_000,
         max_buffered_bytes: int = 64 << 20,
     ) -> None:
-        """A new group begins at `consume_from`. With `auto_commit` the progress of what was handled is told every
+        """A new group begins at `consume_from`. With `auto_commit` offsets of handled messages are committed every
         `commit_every_s`, without it by `commit` alone. A fetch has up to `fetch_messages` and `fetch_bytes`, and waits
         for `hold_s` at the broker when there is nothing; no more than `max_buffered_messages` and `max_buffered_bytes`
         are fetched ahead. Raises ConfigError.
@@ -126,7 +126,7 @@ class PullConsumer:
             raise
 
     async def stop(self) -> None:
-        """Tell the progress of what was acknowledged, and leave the group. Stopping twice is fine."""
+        """Commit the handled offsets and leave the group. Stopping twice is fine."""
         member, self._member = self._member, None
         if member is None:
             return
@@ -160,7 +160,7 @@ class PullConsumer:
         await member.placed(self._session.options.call_timeout_s)
 
     async def assign(self, queues: Iterable[MessageQueue], *, tags: str | None = None, sql: str | None = None) -> None:
-        """Read exactly these queues, and no others. Use a group that nobody subscribes with.
+        """Read exactly these queues, and no others. Use a group without subscribers.
 
         Raises TopicNotFound; NoPermission when no broker accepts this client's keys.
         """
@@ -195,11 +195,11 @@ class PullConsumer:
     # --- messages ----------------------------------------------------------------------------------------------------
 
     async def poll(self, max_messages: int = 500, timeout_s: float | None = 1.0) -> list[ReceivedMessage]:
-        """What has come, at most so many. When there is nothing it waits, and is empty when the time is up; None waits
-        for ever.
+        """Return fetched messages, at most `max_messages`. Without any it waits for `timeout_s` and returns an empty
+        list; None waits for ever.
 
-        What the last call gave counts as handled now, so one task polls at a time. Raises ClientClosed when the
-        consumer is stopped meanwhile.
+        The messages of the last call count as handled now, so one task polls at a time. Raises ClientClosed when the
+        consumer is stopped during the wait.
         """
         self._running()
         if max_messages < 1:
@@ -242,7 +242,7 @@ class PullConsumer:
         return self._polled.positions.get(queue, lane.process_queue.committable)
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """How far the group is by the broker's account; None when it has no progress there."""
+        """Return the group's committed offset on the broker; None if it has none."""
         return await self._running().places.committed(queue, self.group)
 
     async def begin_offset(self, queue: MessageQueue) -> int:
@@ -274,14 +274,14 @@ class PullConsumer:
         await self.seek(queue, await self.offset_for_time(queue, when))
 
     def pause(self, queues: Collection[MessageQueue] | None = None) -> None:
-        """Fetch no more of these queues, or of all. What was fetched is still given out."""
+        """Fetch no more of these queues, or of all. Messages already fetched are still returned."""
         self._running().pause(queues, is_paused=True)
 
     def resume(self, queues: Collection[MessageQueue] | None = None) -> None:
         self._running().pause(queues, is_paused=False)
 
     def statistics(self) -> ConsumerStatistics:
-        """How it is doing at this moment."""
+        """Return the current counters."""
         queues = queue_statistics(self._running().lanes.values())
         return ConsumerStatistics(
             group=self.group,

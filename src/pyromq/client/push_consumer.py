@@ -61,7 +61,7 @@ class PushConsumer:
         async def welcome(message: ReceivedMessage) -> None: ...
 
     Returning acknowledges a message, raising asks for redelivery later. It works within `async with`, or in `run`,
-    which goes on until Ctrl-C; `statistics()` tells how it is doing.
+    which runs until Ctrl-C; `statistics()` returns its counters.
     """
 
     def __init__(
@@ -99,8 +99,8 @@ class PushConsumer:
         matters it is tried again in its place after `pause_s`, without an end unless `max_attempts` is given.
 
         A fetch has up to `fetch_messages` and `fetch_bytes`, and waits for `hold_s` at the broker when there is
-        nothing; no more than `max_buffered_messages` and `max_buffered_bytes` wait for handlers. Progress is told every
-        `commit_every_s`. At the end handlers have `stop_grace_s` for what was fetched. `trace` writes RocketMQ's
+        nothing; at most `max_buffered_messages` and `max_buffered_bytes` wait for handlers. Offsets are committed every
+        `commit_every_s`. At the end handlers have `stop_grace_s` for fetched messages. `trace` writes RocketMQ's
         message trace. Raises ConfigError.
         """
         self.settings = ConsumerSettings(
@@ -162,8 +162,8 @@ class PushConsumer:
     ) -> None:
         """Have `handler` called with every message of a topic, or those that `tags` ("a || b") or `sql` choose.
 
-        With `batch`, it is called with a list of up to so many; when it raises, all of them come again. All members of
-        a group must subscribe to the same. Raises ConfigError, FilterSyntaxError.
+        With `batch`, it is called with a list of at most that many; when it raises, all of them come again. All members
+        of a group must subscribe to the same. Raises ConfigError, FilterSyntaxError.
         """
         if batch < 0 or (batch and self.settings.ordered):
             raise ConfigError("batch is 0 for one message at a time; where order matters there are no batches", "batch")
@@ -176,7 +176,7 @@ class PushConsumer:
         self._subscriptions_changed()
 
     def unsubscribe(self, topic: str) -> None:
-        """Want no more of a topic. What is being handled of it ends."""
+        """Unsubscribe from a topic. Running handlers of it end."""
         if self._subscriptions.pop(topic, None) is not None and self._member is not None:
             self._member.drop_topic(topic)
             self._subscriptions_changed()
@@ -260,7 +260,7 @@ class PushConsumer:
         await self._listeners.of(message.topic).handle(message)
 
     async def stop(self) -> None:
-        """Let handlers end, tell the progress, leave the group. Whoever stops it a second time waits for the same end.
+        """Let handlers end, commit offsets, leave the group. A second call waits for the same end.
 
         A handler that wants the end makes a task of this: it cannot wait for itself.
         """
@@ -312,7 +312,7 @@ class PushConsumer:
         return frozenset(queue for queue in self._running().lanes if queue.topic in self._subscriptions)
 
     def pause(self, what: str | Collection[MessageQueue] | None = None) -> None:
-        """Fetch no more of a topic, of some queues, or of all; what was fetched is still handled."""
+        """Fetch no more of a topic, of some queues, or of all; messages already fetched are still handled."""
         self._running().pause(what, is_paused=True)
 
     def resume(self, what: str | Collection[MessageQueue] | None = None) -> None:
@@ -331,11 +331,11 @@ class PushConsumer:
         await self.seek(queue, await self._running().places.at_time(queue, seconds))
 
     async def commit(self) -> None:
-        """Tell the progress now; it is told every few seconds anyway."""
+        """Commit the offsets now; they are committed every few seconds anyway."""
         await self._running().commit()
 
     def statistics(self) -> ConsumerStatistics:
-        """How it is doing at this moment."""
+        """Return the current counters."""
         member, handling = self._running(), self._handling
         queues = queue_statistics(member.lanes.values())
         return ConsumerStatistics(

@@ -24,7 +24,7 @@ from pyromq.records.message_id import encode_message_id
 from pyromq.records.properties import NAME_END, VALUE_END, decode_properties
 from pyromq.records.record import Spans, spans_of
 
-#: What is needed of every message: its size, its offset in the queue, its storage flags.
+#: The fields needed of every message: its size, its offset in the queue, its storage flags.
 _SIZE_OFFSET_FLAGS = struct.Struct(">I16xq8xi")
 #: Most programs want the body, and most records have it here: both hosts are IPv4, and it is not compressed.
 _FLAGS_AND_BODY_SIZE = struct.Struct(">36xi44xi")
@@ -60,9 +60,9 @@ class ReceivedMessage(Message):
     queue_offset: int
     #: Bytes that it has in the log.
     size: int
-    #: What its producer called it; the same when it is delivered again, or stored twice.
+    #: The producer's id of the message; the same when it is delivered again, or stored twice.
     message_id: str
-    #: Where it is: the broker's address and the position in its log.
+    #: The id of its position: the broker's address and the position in its log.
     offset_message_id: str
     position: int
     reconsume_times: int
@@ -77,7 +77,7 @@ class ReceivedMessage(Message):
     _spans: Spans
 
     def __init__(self, data: bytes, start: int, size: int, queue: MessageQueue, queue_offset: int) -> None:
-        # Not super().__init__: what is not set is decoded by __getattr__ when somebody asks for it.
+        # Not super().__init__: unset fields are decoded by __getattr__ on first access.
         self._data = data
         self._start = start
         self.size = size

@@ -1,4 +1,4 @@
-"""Request and reply: a message that somebody answers, and the answer brought to whoever waits for it.
+"""Request and reply: a message that a consumer answers, and the delivery of the answer to the requester.
 
 The wire form is that of RocketMQ's Java client. A request carries an id of its own, the client that waits and for how
 long; its consumer sends the reply to the broker that the request came from, which hands it to that client at once.
@@ -37,7 +37,7 @@ class Replies:
 
     @contextmanager
     def expected(self, correlation_id: str) -> Iterator[asyncio.Future[ReceivedMessage]]:
-        """The reply, for as long as somebody waits."""
+        """The reply of a waiting request."""
         reply: asyncio.Future[ReceivedMessage] = asyncio.get_running_loop().create_future()
         self._waiting[correlation_id] = reply
         try:
@@ -46,7 +46,7 @@ class Replies:
             del self._waiting[correlation_id]
 
     def take(self, pushed: PushReply, peer: Peer) -> Response:
-        """A broker brings a reply. One that nobody waits for any more is taken too: it came too late."""
+        """A broker delivers a reply. A late one, without a waiting request, is accepted and dropped."""
         properties = decode_properties(pushed.properties.encode("utf-8", "replace"))
         waiting = self._waiting.get(properties.get(names.CORRELATION_ID, ""))
         if waiting is None or waiting.done():
@@ -57,7 +57,7 @@ class Replies:
 
 
 def request_properties(correlation_id: str, client_id: str, timeout_s: float) -> dict[str, str]:
-    """What a request carries beside its own properties."""
+    """Return the properties added to a request."""
     return {
         names.CORRELATION_ID: correlation_id,
         names.REPLY_TO_CLIENT: client_id,
@@ -66,7 +66,7 @@ def request_properties(correlation_id: str, client_id: str, timeout_s: float) ->
 
 
 def is_request(message: ReceivedMessage) -> bool:
-    """Whether somebody waits for a reply to it."""
+    """Return whether a request waits for a reply to it."""
     return (
         message.get_property(names.CORRELATION_ID) is not None
         and message.get_property(names.REPLY_TO_CLIENT) is not None

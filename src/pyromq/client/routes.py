@@ -1,7 +1,7 @@
-"""Where the queues of each topic are: asked of a name server, kept, asked for again now and then.
+"""Routes: the queues of each topic, read from a name server, cached, and refreshed at intervals.
 
-Any name server will do. The one that answered last is asked first, and when it does not answer, the next one: as long
-as one of them is alive, a client notices nothing. When none is, what is known goes on being used.
+Any name server will do. The one that answered last is asked first, and when it does not answer, the next one: one
+living name server is enough. When none is, the cached routes stay in use.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from pyromq.wire.requests.nameserver import GetRoute
 log = logging.getLogger("pyromq.client")
 
 MASTER = 0
-#: What RocketMQ's own clients ask for.
+#: RocketMQ's own clients request the same.
 NEW_QUEUES = 4
-#: A topic that was not there so many times is gone; its last route serves until then.
+#: A topic is gone after this many negative answers in a row; its last route serves until then.
 GONE_ROUNDS = 3
 #: Of one topic, on all brokers: a route with more is a mistake, and would take all memory.
 MAX_QUEUES = 100_000
@@ -41,7 +41,7 @@ class Routes:
         self._ask = ask
         self._known: dict[str, TopicRoute] = {}
         self._asking: dict[str, asyncio.Task[TopicRoute]] = {}
-        #: How many times in a row nobody knew a topic that is known here.
+        #: The negative answers in a row for a cached topic.
         self._missed: dict[str, int] = {}
         #: Addresses by broker name and id, from all routes; a broker that vanished from them stays until it is back.
         self._brokers: dict[str, Mapping[int, str]] = {}
@@ -67,10 +67,10 @@ class Routes:
     def _asked(self, topic: str, asking: asyncio.Task[TopicRoute]) -> None:
         self._asking.pop(topic, None)
         if not asking.cancelled():
-            asking.exception()  # looked at, even when whoever waited for it is gone
+            asking.exception()  # retrieved, even if the waiting task is gone
 
     async def look_again(self, topic: str) -> None:
-        """The same for whoever can go on with what is known: something failed, and the route may be old."""
+        """The same for callers that can continue with the cached route: a failure suggests that it is old."""
         try:
             await self.refresh(topic)
         except PyroMQError as error:
@@ -104,7 +104,7 @@ class Routes:
                 answer = await self._ask(address, request)
             except CallFailed as error:
                 problems.append(error)
-                if self._name_servers[0] == address:  # not when somebody else has moved it already
+                if self._name_servers[0] == address:  # unless another task has moved it
                     self._name_servers.append(self._name_servers.pop(0))
                 continue
             return answer
@@ -179,7 +179,7 @@ class Routes:
         return () if route is None else masterless_queues(topic, route)
 
     def closed(self, topic: str) -> frozenset[str]:
-        """The brokers that messages of a topic are not to go to, by what somebody set; as far as it is known."""
+        """Return the brokers that an operator excluded for a topic's messages, as far as it is known."""
         route = self._known.get(topic)
         if route is None:
             return frozenset()
@@ -262,7 +262,7 @@ def _ordered_queues(topic: str, order_conf: str) -> tuple[MessageQueue, ...]:
 
 
 def _order_entries(order_conf: str) -> Iterator[tuple[str, int]]:
-    """What stands in `broker:number;broker:number`. What is no such entry is left out."""
+    """Parse `broker:number;broker:number`. Invalid entries are left out."""
     for entry in order_conf.split(";"):
         broker_name, _, count = entry.partition(":")
         if broker_name and count.isascii() and count.isdigit() and len(count) <= 12:

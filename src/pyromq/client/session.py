@@ -1,9 +1,9 @@
-"""What a producer, a consumer and an admin tool have in common: connections, routes, heartbeats, questions of brokers.
+"""The common part of producers, consumers and admin tools: connections, routes, heartbeats, brokers' requests.
 
     async with Session("localhost:9876") as session:
         answer = await session.ask(address, request)
 
-Every task that runs beside belongs to the session: it ends with it, and one that fails is in the log.
+Every background task belongs to the session: it ends with it, and one that fails is in the log.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from pyromq.wire.requests.client import Heartbeat, Request, UnregisterClient
 
 log = logging.getLogger("pyromq.client")
 
-#: How long a stop waits for brokers to hear that this client is gone.
+#: A stop waits this long for brokers to acknowledge the unregistration.
 GOODBYE_SECONDS = 1.0
-#: How long it waits for tasks that were cancelled: handlers may do what they like with that.
+#: It waits this long for cancelled tasks: handlers may ignore the cancellation.
 END_SECONDS = 2.0
 
-#: A client goes on reading answers however many of its requests wait to leave: a server that does the same would else
+#: A client reads answers regardless of how many of its requests wait to be sent: a server that does the same would else
 #: wait for it for ever. How much may wait is limited where messages are sent.
 _LIMITS = LimitsConfig(max_unsent_bytes_per_connection=1 << 40, max_unsent_bytes=1 << 40)
 
@@ -86,10 +86,10 @@ class Session:
         self._watched: set[str] = set()
         self.routes = Routes(self._addresses, self.ask)
         self.routes.on_master.append(self._greet)
-        #: What heartbeats say: the groups this client is in.
+        #: The content of heartbeats: the groups this client is in.
         self.producer_groups: set[str] = set()
         self.consumers: dict[str, Callable[[], ConsumerData]] = {}
-        #: What brokers should hear before the goodbye, also when an end is cut short. Nothing runs beside any more.
+        #: Requests before the unregistration, also at an interrupted stop. No background task runs any more.
         self.last_words: list[Callable[[], Awaitable[None]]] = []
 
     # --- life --------------------------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ class Session:
         return self._client is not None
 
     def start(self) -> None:
-        """Nothing is connected yet: that happens when somebody asks."""
+        """Connections are opened on first use."""
         if self._client is not None:
             raise ClientClosed("this client was started already")
         self.is_closing = False
@@ -122,7 +122,7 @@ class Session:
         self.spawn(self._every(self.options.route_refresh_s, self.routes.refresh_all))
 
     async def close(self) -> None:
-        """Say goodbye to the brokers, end what runs beside, close the connections. Closing twice is fine."""
+        """Unregister from the brokers, end background tasks, close the connections. Closing twice is fine."""
         client, tasks = self._client, tuple(self._tasks)
         if client is None:
             return
@@ -136,7 +136,7 @@ class Session:
                 async with asyncio.timeout(GOODBYE_SECONDS):
                     await asyncio.gather(*(say() for say in self.last_words))
             await self._say_goodbye()
-        finally:  # also when nobody has the time for goodbyes: brokers see that the connection is gone
+        finally:  # also without time to unregister: brokers notice the closed connection
             self.last_words.clear()
             self._client = None
             await client.close(grace_s=0.2)
@@ -150,7 +150,7 @@ class Session:
             self.client_id = _new_client_id(self.clock.now_ms())
 
     def spawn(self, work: Coroutine[Any, Any, Any], kind: type[asyncio.Task[Any]] | None = None) -> asyncio.Task[Any]:
-        """Run something beside, for as long as the session lasts."""
+        """Run a background task for as long as the session lasts."""
         loop = asyncio.get_running_loop()
         task = loop.create_task(work) if kind is None else kind(work, loop=loop)
         self._tasks.add(task)
@@ -206,8 +206,8 @@ class Session:
         return self._client
 
     def watch_route(self, topic: str) -> None:
-        """A broker of it does not answer, or does not lead where its route says: another one will in a moment, or the
-        same one again. Look for it beside, more often than usual for some seconds."""
+        """Refresh the route in the background, more often than usual for some seconds: a broker does not answer, or its
+        master has changed, and a new route is expected soon."""
         if topic not in self._watched and self.is_open:
             self._watched.add(topic)
             watching = self.spawn(self._watch(topic))
@@ -224,20 +224,20 @@ class Session:
     # --- being asked -------------------------------------------------------------------------------------------------
 
     def on(self, kind: type[Request], handler: Handler) -> None:
-        """Who answers what brokers ask of this client."""
+        """Set the handler of brokers' requests to this client."""
         self._service.register(kind, handler)
 
     # --- heartbeats --------------------------------------------------------------------------------------------------
 
     async def heartbeat(self) -> None:
-        """Tell every known broker which groups this client is in. Those that cannot be reached are told next time."""
+        """Send heartbeats to every known broker. Unreachable ones get the next one."""
         if not self.producer_groups and not self.consumers:
             return
         body = self._introduction()
         await asyncio.gather(*(self._beat(address, body) for address in self._listeners()))
 
     def _greet(self, _: str, address: str) -> None:
-        """A master that has just begun to lead knows nobody. It hears of us if the one before has."""
+        """A new master has no clients. It gets a heartbeat if the one before had one."""
         if self._heard and self.is_open:
             self.spawn(self._beat(address, self._introduction()))
 
@@ -251,16 +251,16 @@ class Session:
         )
 
     def doubt(self, address: str) -> None:
-        """Somebody waited for an answer in vain: find out beside whether the connection still leads anywhere. One on
-        which nothing comes back is closed, and the next who needs it makes another."""
+        """Probe a connection in the background after a request timed out. A dead connection is closed, and the next
+        request opens another."""
         if address not in self._doubted and self.is_open:
             self._doubted.add(address)
             probe = self.spawn(self._beat(address, self._introduction()))
             probe.add_done_callback(lambda _: self._doubted.discard(address))
 
     def _wonder(self, address: str) -> None:
-        """Somebody waits there, longer than usual. That is all right as long as nobody else leads in its place; a name
-        server that knows of no master may have forgotten it."""
+        """A request takes longer than usual. That is fine unless another master leads in its place; a name
+        server without a master may have forgotten it."""
         masters = [addresses.get(MASTER) for addresses in self.routes.brokers().values()]
         if address not in masters and None not in masters:
             self._open_client().forget(address, "it no longer leads")
@@ -315,7 +315,7 @@ class Session:
 
     async def _part(self, address: str, farewell: UnregisterClient) -> None:
         if self.connected(address) is None:
-            return  # nobody there has heard of us
+            return  # the broker has no registration of this client
         try:
             await self.ask(address, farewell, GOODBYE_SECONDS)
         except PyroMQError as error:

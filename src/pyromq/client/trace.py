@@ -2,8 +2,8 @@
 
     type 0x01 field 0x01 field … 0x02, one such line for each step of each message
 
-A message of the trace topic holds many lines, and has the ids and keys of the messages they are about as its keys: that
-is how RocketMQ's tools find them. Traces are sent beside, in batches. They are dropped rather than waited for.
+A message of the trace topic holds many lines, and has the ids and keys of the traced messages as its keys: that
+is how RocketMQ's tools find them. Traces are sent in the background, in batches. They are dropped under load.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DEFAULT_REGION = "DefaultRegion"
 FIELD_END = "\x01"
 LINE_END = "\x02"
 
-#: How Java's clients write tags and keys that are not there.
+#: The Java client's form of absent tags and keys.
 NOTHING = "null"
 
 #: Lines that wait; more are dropped.
@@ -38,9 +38,9 @@ MAX_WAITING = 2048
 #: Lines of one message, as other clients have it, and their size at most.
 MAX_LINES = 100
 MAX_CHARACTERS = 128_000
-#: For so long lines wait for others.
+#: The linger time of lines.
 LINGER_SECONDS = 0.5
-#: How long the end of a client waits for its traces.
+#: The close of a client waits this long for its traces.
 FINISH_SECONDS = 3.0
 
 
@@ -75,7 +75,7 @@ def _written(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, IntEnum):
         return str(int(value))
-    # What separates fields and lines cannot be in one; and readers lose an empty field at the end of a line.
+    # Separators of fields and lines cannot be in one; and readers lose an empty field at the end of a line.
     return str(value).replace(FIELD_END, " ").replace(LINE_END, " ") or NOTHING
 
 
@@ -135,7 +135,7 @@ class MessageTrace(Hook):
         #: Lines that were not sent: there were too many, or the trace topic could not be reached.
         self.dropped = 0
 
-    # --- what is traced ----------------------------------------------------------------------------------------------
+    # --- traced events -----------------------------------------------------------------------------------------------
 
     def after_send(self, sending: Sending) -> None:
         receipt = sending.receipt
@@ -169,7 +169,7 @@ class MessageTrace(Hook):
     # --- how it is sent ----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Send what waits, until cancelled."""
+        """Send waiting lines, until cancelled."""
         while True:
             await self._wake.wait()
             if len(self._waiting) < MAX_LINES:
@@ -178,7 +178,7 @@ class MessageTrace(Hook):
             await self.flush()
 
     async def finish(self) -> None:
-        """Send what waits, as far as a moment is enough for it."""
+        """Send waiting lines within the time limit."""
         try:
             async with asyncio.timeout(FINISH_SECONDS):
                 await self.flush()

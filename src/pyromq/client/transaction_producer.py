@@ -35,12 +35,12 @@ from pyromq.wire.requests.client import CheckTransaction, EndTransaction
 
 log = logging.getLogger("pyromq.client")
 
-#: For so long whoever ends a transaction waits for the broker to be reached.
+#: The end of a transaction waits this long for the broker's connection.
 TELL_SECONDS = 0.2
 
 
 class Decision(Enum):
-    """What becomes of a message. Its value is what the wire has for it."""
+    """The fate of a message. The value is the wire's."""
 
     COMMIT = FLAG_COMMITTED
     ROLLBACK = FLAG_ROLLED_BACK
@@ -53,7 +53,7 @@ Check = Callable[[ReceivedMessage], Decision | Awaitable[Decision]]
 
 
 class Transaction:
-    """A message whose half the broker has. `decision` is what the broker is told when the block ends well."""
+    """A message whose half the broker has. `decision` is sent to the broker when the block ends well."""
 
     def __init__(self, message: Message, receipt: SendReceipt) -> None:
         self.message = message
@@ -62,7 +62,7 @@ class Transaction:
 
     @property
     def transaction_id(self) -> str:
-        """What `check` knows the message by, too: keep it with the local work."""
+        """The transaction id, which `check` gets too: keep it with the local work."""
         return self.receipt.transaction_id or self.receipt.message_id
 
     def roll_back(self) -> None:
@@ -80,10 +80,10 @@ class TransactionProducer(Producer):
     async def send_in_transaction(
         self, message: Message, local: Local, *, timeout_s: float | None = None
     ) -> tuple[SendReceipt, Decision]:
-        """Send the half, do the local work, tell the broker. Returns the receipt of the half and what was decided.
+        """Send the half, do the local work, send the decision. Returns the receipt of the half and the decision.
 
-        When `local` raises, nobody can tell how far it came: the broker is told that this is unknown and asks `check`
-        later, and the error goes on to the caller. Raises what a send raises; `local` is not called then.
+        If `local` raises, its progress is unknown: the broker gets "unknown" and asks `check`
+        later, and the error is raised. Raises the errors of a send; `local` is not called then.
         """
         receipt = await self._send_half(message, timeout_s)
         decision = Decision.UNKNOWN
@@ -95,7 +95,7 @@ class TransactionProducer(Producer):
 
     @asynccontextmanager
     async def transaction(self, message: Message, *, timeout_s: float | None = None) -> AsyncIterator[Transaction]:
-        """A block of local work: leaving it normally commits, an exception rolls back and goes on to the caller.
+        """A block of local work: leaving it normally commits, an exception rolls back and is raised.
 
         For work that is undone when the block raises, as a database transaction inside of it is.
         """
@@ -129,16 +129,16 @@ class TransactionProducer(Producer):
             raise
 
     async def _introduce_soon(self, topic: str, limit_s: float) -> None:
-        """Brokers that answer hear of us before they get a half. One that does not holds up nobody for longer."""
+        """Register with reachable brokers before the first half. An unreachable one delays the send only once."""
         introducing = self._session.spawn(self._try_to_introduce(topic))
         await asyncio.wait([introducing], timeout=limit_s)
 
     async def _try_to_introduce(self, topic: str) -> None:
-        with suppress(PyroMQError):  # the send itself says what is wrong
+        with suppress(PyroMQError):  # the send itself reports the error
             await self._introduce(topic)
 
     async def _end(self, message: Message, receipt: SendReceipt, decision: Decision) -> None:
-        """Tell the broker; beside, when that takes longer. That it cannot be told is no error: it asks."""
+        """Send the decision; in the background if it takes longer. A failure is no error: the broker asks."""
         telling = self._session.spawn(self._tell_end(message, receipt, decision))
         await asyncio.wait([telling], timeout=TELL_SECONDS)
 
@@ -164,7 +164,7 @@ class TransactionProducer(Producer):
     # --- being asked -------------------------------------------------------------------------------------------------
 
     def _asked(self, request: CheckTransaction, peer: Peer) -> None:
-        """A broker wants to know what became of a half. The question has no answer: the end is told as usual."""
+        """A broker checks a half. The request has no answer: the decision is sent as usual."""
         queue = MessageQueue(request.topic or "", request.broker_name or "", 0)
         (message,) = split_records(request.body, queue)
         if message.get_property(names.PRODUCER_GROUP) in (None, self.group):
@@ -191,7 +191,7 @@ class TransactionProducer(Producer):
 
 
 async def _decided(decide: Callable[[Any], Decision | Awaitable[Decision]], message: Message) -> Decision:
-    """What a program's own function says of a message. A plain `def` may block: it runs in a thread."""
+    """Call the program's own check function. A plain `def` may block: it runs in a thread."""
     given = decide(message) if inspect.iscoroutinefunction(decide) else await asyncio.to_thread(decide, message)
     decision = await given if inspect.isawaitable(given) else given
     if not isinstance(decision, Decision):

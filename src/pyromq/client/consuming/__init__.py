@@ -1,1 +1,1 @@
-"""What consumers are made of: sharing out queues, fetching, handling, keeping progress. `push_consumer` is the door."""
+"""The parts of consumers: fetching, handling, redelivery. `push_consumer` is the entry point."""

@@ -10,7 +10,7 @@ from typing import Any
 
 log = logging.getLogger("pyromq.client")
 
-#: How long a handler that was cancelled may go on before it is left to itself.
+#: A cancelled handler may run this long before it is abandoned.
 CANCEL_SECONDS = 2.0
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 
 class HandlerTask(asyncio.Task[Any]):
-    """`is_of_loop_end`: it was cancelled while its loop did not run, as `asyncio.run` cancels what is left."""
+    """`is_of_loop_end`: it was cancelled while its loop was stopped, as `asyncio.run` cancels remaining tasks."""
 
     is_of_loop_end = False
 

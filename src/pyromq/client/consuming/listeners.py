@@ -1,4 +1,4 @@
-"""Who handles which topic, made ready to be called: coroutines as they are, plain functions on a thread, with hooks."""
+"""Handlers by topic, ready to be called: coroutines as they are, plain functions on a thread, with hooks."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def _on_thread(handler: Handler, threads: Callable[[], Executor], what: An
 
 
 def _carried(handler: Handler, what: Any) -> Any:
-    """Call it, in its thread. What no future can carry to the loop, or what would end the loop, is told in other words.
+    """Call it in its thread. An exception that a future cannot carry, or that would end the loop, is wrapped.
 
     `sys.exit()` in a thread ends that thread only, everywhere in Python.
     """
@@ -70,7 +70,7 @@ def _carried(handler: Handler, what: Any) -> Any:
 
 
 def is_its_own(error: BaseException) -> bool:
-    """Whether the handler failed: not when whoever runs it is being ended, or the whole program is."""
+    """Return whether the handler failed; False if its task or the whole program is ending."""
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()  # a handler may well wait for something that others cancelled
         return task is not None and not task.cancelling()
@@ -105,7 +105,7 @@ class Listeners:
         self._by_topic.pop(topic, None)
 
     def of(self, topic: str) -> Listener:
-        """Who handles what comes from this topic; from the retry topic, whoever has the topic that it was in first."""
+        """Return the handler of a topic; for the retry topic, the handler of the original topic."""
         return self._by_topic.get(topic, self._of_retries)
 
     async def _by_origin(self, message: ReceivedMessage) -> None:

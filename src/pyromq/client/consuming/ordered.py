@@ -1,8 +1,8 @@
 """Handling messages in the order of their queue: one at a time for each queue, and only while its lock is held.
 
-A message that fails is tried again in its place after a pause, and holds back those behind it, however often that is;
-with `max_attempts`, it goes to the dead letters after the last one and the queue goes on. Before every message the lock
-is looked at: one that may belong to another member by now stops the queue, and keeps the order. The task of a queue
+A message that fails is tried again in its place after a pause, and the following messages wait;
+with `max_attempts`, it goes to the dead letters after the last one and the queue continues. The lock is checked before
+every message: if another member may have it, the queue stops, which keeps the order. The task of a queue
 that is cancelled while its consumer runs, by a handler as a rule, is replaced, and the message tried again.
 """
 
@@ -29,14 +29,14 @@ from pyromq.client.session import Session
 
 log = logging.getLogger("pyromq.client")
 
-#: How often it is looked whether the lock is there again.
+#: Poll interval for a lost lock.
 LOCK_SECONDS = 0.1
 SLICE_SECONDS = 0.005
 
 
 @dataclass(slots=True)
 class _Track:
-    """What one queue has to do, and the task that does it."""
+    """The pending messages of one queue, and the task that handles them."""
 
     runs: deque[Run] = field(default_factory=deque)
     stirred: asyncio.Event = field(default_factory=asyncio.Event)
@@ -83,7 +83,7 @@ class OrderedHandling:
                 track.stirred.set()
 
     def runs(self, task: asyncio.Task[Any] | None) -> bool:
-        """Whether a task is one of those that handle messages."""
+        """Return whether a task is one of those that handle messages."""
         return any(track.task is task for track in self._tracks.values())
 
     async def stop(self) -> None:
@@ -106,7 +106,7 @@ class OrderedHandling:
 
     @property
     def _is_ending(self) -> bool:
-        """Whether a cancellation of the current task is meant to end it."""
+        """Return whether a cancellation of the current task is meant to end it."""
         return self._is_stopping or self._session.is_closing or is_at_loop_end()
 
     async def _resume(
@@ -142,7 +142,7 @@ class OrderedHandling:
                 raise
 
     async def _handle(self, lane: Lane, run: Run, index: int, message: ReceivedMessage, handle: Any) -> bool:
-        """Whether the next message may be handled; if not, this one is tried again unless the queue is gone."""
+        """Return whether the next message may be handled; if not, this one is tried again unless the queue is gone."""
         if not self._locks.holds(lane):
             await asyncio.sleep(LOCK_SECONDS)
             return False

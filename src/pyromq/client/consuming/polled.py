@@ -26,7 +26,7 @@ class Polled:
         self._ready: deque[Run] = deque()
         self._given: list[_Given] = []
         self._waiting: asyncio.Future[None] | None = None
-        #: Where the next message of a queue comes from that somebody was given one of.
+        #: The next fetch of a queue from which messages were returned.
         self.positions: dict[MessageQueue, int] = {}
 
     def arrived(self, lane: Lane, run: Run) -> None:
@@ -38,7 +38,7 @@ class Polled:
         return self._waiting is not None
 
     def wake(self) -> None:
-        """Whoever waits should look again: something has come, or nothing will come any more."""
+        """Wake the waiting poll: messages arrived, or none will arrive any more."""
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
@@ -56,7 +56,7 @@ class Polled:
             self._waiting = None
 
     def take(self, most: int) -> list[ReceivedMessage]:
-        """What is there now, of the oldest fetches first."""
+        """Return the messages at hand, of the oldest fetches first."""
         messages: list[ReceivedMessage] = []
         while self._ready and len(messages) < most:
             run = self._ready[0]
@@ -81,6 +81,6 @@ class Polled:
             one.run.finish_many(one.first, one.size)
 
     def forget(self, queue: MessageQueue) -> None:
-        """Somebody goes to another place in it."""
+        """The caller seeks in it."""
         self.positions.pop(queue, None)
         self._given = [one for one in self._given if one.run.owner.queue != queue]

@@ -1,9 +1,9 @@
-"""What was fetched of one queue and is not handled yet, and so how far the group's progress may be told. Pure.
+"""The fetched messages of one queue that are not handled yet, and the committable offset. Pure.
 
-Messages come in runs, one for each fetch. Whoever handles them takes them from `Run.todo`, one after the other or many
-at a time, and finishes them in any order. Nothing is allocated for a message: a run has a byte for each, and its first
-zero is the lowest that is not handled. What may be committed is the offset of that one, or the place of the next
-fetch when all are handled. It only grows, unless somebody seeks.
+Messages come in runs, one for each fetch. Workers take them from `Run.todo`, one by one or many
+at a time, and finish them in any order. Nothing is allocated for a message: a run has a byte for each, and its first
+zero is the lowest unhandled one. The committable offset is that of this message, or the start of the next
+fetch when all are handled. It only grows, except after a seek.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from itertools import chain
 from pyromq.client.received import ReceivedMessage
 from pyromq.model.queue import MessageQueue
 
-#: How far handling may run ahead of one message that takes long: all that is handled beyond it is handled again when
+#: The distance by which handling may run ahead of one slow message: all that is handled beyond it is handled again when
 #: the process dies before that message is done.
 MAX_SPAN = 20_000
 
 
 @dataclass(slots=True)
 class Allowance:
-    """What all queues of a consumer may hold together; each has an equal part, and one fetch in any case."""
+    """The buffer limits of all queues of a consumer; each has an equal part, and at least one fetch."""
 
     messages: int
     bytes: int
@@ -48,7 +48,7 @@ class Run:
     def __init__(self, owner: ProcessQueue, messages: Sequence[ReceivedMessage], next_offset: int, size: int) -> None:
         self.owner = owner
         self.messages = messages
-        #: Where the fetch behind this one begins.
+        #: The start of the next fetch.
         self.next_offset = next_offset
         self.last_offset = messages[-1].queue_offset
         self.bytes = size
@@ -57,9 +57,9 @@ class Run:
         #: For each message 1 when it was handled.
         self.done = bytearray(len(messages))
         self.left = len(messages)
-        #: Messages that nobody had taken when no more were to be handed out.
+        #: Messages not taken when the run was closed.
         self.withdrawn = 0
-        #: What becomes of it does not matter any more: somebody went to another place in the queue.
+        #: Its result no longer counts: a seek moved the queue's offset.
         self.is_void = False
 
     def finish(self, index: int) -> None:
@@ -87,7 +87,7 @@ class Run:
         self.todo = chain([(index, self.messages[index])], self.todo)
 
     def withdraw(self) -> None:
-        """Hand out nothing more. Whoever is going through `todo` comes to its end."""
+        """Close the run. An iteration over `todo` ends."""
         self.withdrawn += sum(1 for _ in self.todo)
 
     def lowest(self) -> int:
@@ -104,9 +104,9 @@ class ProcessQueue:
         self, queue: MessageQueue, offset: int, allowance: Allowance, on_settled: Callable[[], None] = lambda: None
     ) -> None:
         self.queue = queue
-        #: Where the next fetch begins.
+        #: The start of the next fetch.
         self.next_offset = offset
-        #: Another member owns it now, or nobody: nothing of it counts any more.
+        #: The queue was given up: results of its messages no longer count.
         self.is_dropped = False
         #: Called when a whole run is handled: there may be room again.
         self.on_settled = on_settled
@@ -156,7 +156,7 @@ class ProcessQueue:
 
     @property
     def has_room(self) -> bool:
-        """Whether the next fetch may be made."""
+        """Return whether the next fetch may be sent."""
         messages = self.buffered_messages
         if not messages:
             return True
@@ -173,13 +173,13 @@ class ProcessQueue:
         return sum(run.left - run.withdrawn for run in self._runs)
 
     def bounds(self) -> tuple[int, int] | None:
-        """The lowest and the highest offset of what is not handled; None when there is nothing."""
+        """Return the lowest and highest unhandled offset; None if there is none."""
         return (self._runs[0].lowest(), self._runs[-1].last_offset) if self._runs else None
 
     # --- the end, or another beginning -------------------------------------------------------------------------------
 
     def withdraw(self) -> None:
-        """Hand out nothing more. What is being handled still counts when it is done."""
+        """Start no more handlers. Running ones still count."""
         for run in self._runs:
             run.withdraw()
 
@@ -190,7 +190,7 @@ class ProcessQueue:
         self.seek(committable)
 
     def seek(self, offset: int) -> None:
-        """Go on from another place. What was fetched is forgotten; what is being handled ends, and does not count."""
+        """Continue at another offset. Fetched messages are dropped; running handlers end and do not count."""
         for run in self._runs:
             run.withdraw()
             run.is_void = True

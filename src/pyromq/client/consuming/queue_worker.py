@@ -1,9 +1,9 @@
-"""One queue of this consumer: what was fetched of it, and the task that fetches more.
+"""The worker of one queue: its fetched messages, and the task that fetches more.
 
-The task asks the broker for the next messages, and the broker holds the question while there are none. It stops asking
-while enough is waiting to be handled, while somebody paused the queue, and, where order matters, while another member
-may have the queue's lock. What goes wrong is tried again, after a pause that grows; nothing ends the task but the end
-of the lane.
+The task pulls the next messages, and the broker holds the pull while there are none (long poll). It pauses
+while the buffer is full, while the queue is paused, and, in ordered mode, while another member
+may have the queue's lock. Failures are retried after a growing pause; the task ends only with
+the worker.
 """
 
 from __future__ import annotations
@@ -51,24 +51,24 @@ EXPECTED = frozenset({
     ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY,
     ResponseCode.PULL_OFFSET_MOVED,
 })  # fmt: skip
-#: How much longer than the broker may hold a fetch its answer is waited for.
+#: Wait this much longer for an answer than the broker may hold the pull.
 PATIENCE_SECONDS = 15.0
 #: The pause after something went wrong doubles from the first to the last of these.
 FIRST_PAUSE_SECONDS = 0.1
 LAST_PAUSE_SECONDS = 1.0
-#: For so long an address that did not answer is left for another copy of the broker, if there is one.
+#: Avoid an address that did not answer for this long, if there is another replica.
 ELSEWHERE_SECONDS = 3.0
 #: The same after an answer that makes no sense: the next one will hardly be better.
 MISREAD_PAUSE_SECONDS = 3.0
 #: A move of the offset this soon after another one is followed by a pause, doubled for each: a broker whose answers
 #: lead to and fro must not be asked without end.
 MOVED_AGAIN_SECONDS = 10.0
-#: The least that is asked for when many queues share what may be buffered.
+#: The smallest fetch when many queues share the buffer.
 LEAST_FETCH_BYTES = 64 << 10
 
 
 class LockState(Enum):
-    """Where order matters. A lane whose lock ran out or was lost must find its place again when it has it back."""
+    """The lock in ordered mode. After a lost lock the worker must read its offset again."""
 
     NOT_NEEDED = auto()
     #: It will be asked for when the group has calmed down.
@@ -79,7 +79,7 @@ class LockState(Enum):
 
 @dataclass(slots=True)
 class Fetching:
-    """What all lanes of a consumer have in common."""
+    """The shared part of all queue workers of a consumer."""
 
     session: Session
     settings: ConsumerSettings
@@ -107,17 +107,17 @@ class Lane:
         self.placed = asyncio.Event()
         #: The progress that the group's brokers or file were told of; None: nothing yet.
         self.committed: int | None = None
-        #: What others had told of this queue: only more than that is told, or the group's progress would go back.
+        #: The last committed offset of this queue: only higher ones are committed, or the group's offset would fall.
         self.reached: int | None = None
         #: The group's progress is to be what this lane says, also when that is less than before.
         self.may_go_back = False
         self.is_paused = False
         self.lock_state = LockState.NOT_YET if fetching.settings.needs_locks else LockState.NOT_NEEDED
-        #: When the lock was renewed last, by the clock that only grows.
+        #: The monotonic time of the last renewal of the lock.
         self.locked_at = 0.0
         #: The connection that it was renewed on.
         self.locked_on: Connection | None = None
-        #: Where order matters: a message is being handled.
+        #: Ordered mode: a message is being handled.
         self.is_busy = False
         #: It is being handed over: nothing new is begun.
         self.is_leaving = False
@@ -133,7 +133,7 @@ class Lane:
         self._lost_until = 0.0
         self._pause_s = FIRST_PAUSE_SECONDS
         self._wanted_tags = _tags_to_check(subscription)
-        #: When the broker moved the offset last, and how often in a row, each soon after the one before.
+        #: The time of the broker's last offset correction, and the number of corrections in quick succession.
         self._moved_at = -MOVED_AGAIN_SECONDS
         self._moves = 0
         #: Grows with each seek: an answer to a question of before it is not for us.
@@ -154,7 +154,7 @@ class Lane:
         self._stirred.set()
 
     def seek(self, offset: int, *, on_purpose: bool = True) -> None:
-        """Go on from another place. What is being handled ends, and does not count."""
+        """Continue at another offset. Running handlers end and do not count."""
         self.generation += 1
         self.process_queue.seek(offset)
         self.committed = self.reached = None
@@ -175,7 +175,7 @@ class Lane:
 
     @property
     def committable(self) -> int | None:
-        """How far this queue is handled; None while it is not known where to begin."""
+        """Return the committable offset; None while the start is unknown."""
         return self.process_queue.committable if self.is_placed else None
 
     def to_tell(self) -> int | None:
@@ -219,11 +219,11 @@ class Lane:
             async with asyncio.timeout(None) as self._fetch_in_flight:
                 answer = await self._session.ask(address, self._question(), limit_s, ok=EXPECTED)
         except TimeoutError:
-            return  # somebody went to another place, or to another broker: what this one holds is not wanted
+            return  # a seek or another broker: this pull is obsolete
         finally:
             self._fetch_in_flight = None
         if generation != self.generation or self.is_dropped or self.is_paused:
-            return  # nobody wants it now; it is asked for again
+            return  # obsolete now; it is fetched again
         self._take(answer)
         if answer.code == ResponseCode.PULL_OFFSET_MOVED and self._moves > 1:
             await asyncio.sleep(min(FIRST_PAUSE_SECONDS * 2 ** min(self._moves - 2, 10), MISREAD_PAUSE_SECONDS))
@@ -268,7 +268,7 @@ class Lane:
             max_bytes=min(settings.fetch_bytes, max(LEAST_FETCH_BYTES, fetching.allowance.bytes_each)),
         )
 
-    # --- what came ---------------------------------------------------------------------------------------------------
+    # --- answers -----------------------------------------------------------------------------------------------------
 
     def _take(self, answer: Command) -> None:
         if "nextBeginOffset" not in answer.fields:
@@ -295,7 +295,7 @@ class Lane:
         return messages if tags is None else [message for message in messages if message.tags in tags]
 
     def _moved(self, result: PullResult) -> None:
-        """Nothing is stored where we asked, or somebody reset the group. The broker says where to go on."""
+        """The offset is out of range, or the group was reset. The broker returns the next offset."""
         now = self._session.clock.monotonic()
         self._moves = self._moves + 1 if now - self._moved_at < MOVED_AGAIN_SECONDS else 1
         self._moved_at = now
@@ -307,7 +307,7 @@ class Lane:
             self.queue.broker_name, self.process_queue.next_offset, result.min_offset, result.max_offset,
         )  # fmt: skip
         if result.next_offset >= self.process_queue.next_offset:
-            self.process_queue.add((), result.next_offset, 0)  # what was fetched before is handled, and counts
+            self.process_queue.add((), result.next_offset, 0)  # earlier messages are handled, and count
         else:
             # Not past anything that is not handled: what the broker lost may be here, but what it has comes again.
             self.seek(min(result.next_offset, self.process_queue.committable))
@@ -315,7 +315,7 @@ class Lane:
     # --- what went wrong ---------------------------------------------------------------------------------------------
 
     async def _went_wrong(self, error: PyroMQError) -> None:
-        """Wait, and do what may help before the next try."""
+        """Wait, and refresh the route before the next try."""
         is_news = self._pause_s == FIRST_PAUSE_SECONDS and not isinstance(error, SystemBusy)
         level = logging.WARNING if is_news else logging.DEBUG
         log.log(level, "nothing can be fetched from %s/%d now: %s", self.queue.topic, self.queue.queue_id, error)
@@ -324,7 +324,7 @@ class Lane:
             self._lost_address = self._asked_address
             self._lost_until = self._session.clock.monotonic() + ELSEWHERE_SECONDS
             self._session.watch_route(self.queue.topic)
-        self.committed = None  # what the fetch told may not have been heard
+        self.committed = None  # the commit in the fetch may be lost
         pause_s, self._pause_s = self._pause_s, min(self._pause_s * 2, LAST_PAUSE_SECONDS)
         if isinstance(error, CallFailed | SubscriptionNotFound | SubscriptionNotLatest):
             await self._fetching.lost(error)

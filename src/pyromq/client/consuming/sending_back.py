@@ -52,7 +52,7 @@ class SendingBack:
         self._turn = 0
 
     async def send_back(self, message: ReceivedMessage, error: BaseException) -> bool:
-        """Whether a broker has taken it."""
+        """Return whether a broker has stored it."""
         level = self.delay_level(message, error)
         try:
             await self._ask_its_broker(message, level)

@@ -1,4 +1,4 @@
-"""The settings of consumers, with the reason beside each; checked when a consumer is made."""
+"""The settings of consumers; checked when a consumer is created."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ class ConsumerSettings:
     #: end, as with RocketMQ's own clients, for what follows a message must not overtake it.
     max_attempts: int | None = None
     retry_delay: RetryDelay = 0
-    #: The pause before a message that failed is tried again where order matters, and where nobody else can be asked.
+    #: The pause before a failed message is tried again in ordered mode, and in broadcasting.
     pause_s: float = 1.0
     #: Of one fetch. A broker gives as many as it allows: RocketMQ's 32, unless it is set otherwise.
     fetch_messages: int = 1024
     fetch_bytes: int = 1 << 20
-    #: How long a broker may keep a fetch that finds nothing.
+    #: The broker holds a fetch without messages for this long.
     hold_s: float = 15.0
     #: Fetched and not handled, of all queues together; every queue may fetch once in any case.
     max_buffered_messages: int = 20_000
     max_buffered_bytes: int = 64 << 20
     commit_every_s: float = 5.0
-    #: How long handlers that are at work at the end may take.
+    #: Running handlers may take this long at the stop.
     stop_grace_s: float = 10.0
-    #: Where a consumer that gets every message keeps its progress.
+    #: The directory of a broadcasting consumer's offsets.
     offsets_dir: Path | None = None
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The message trace of a consumer: a hook that writes down what is handled, and a producer beside it that sends that.
+"""The message trace of a consumer: a hook that records handled messages, and a producer that sends the records.
 
 The producer has connections of its own: traces never wait for fetches, nor the other way round.
 """
@@ -15,7 +15,7 @@ from pyromq.client.producer import Producer
 from pyromq.client.sending.unique_ids import UniqueIds
 from pyromq.client.trace import MessageTrace
 
-#: The group that brokers see for whoever sends traces.
+#: The producer group of traces, as brokers see it.
 TRACE_GROUP = "_INNER_TRACE_PRODUCER"
 
 
@@ -39,7 +39,7 @@ class ConsumerTrace:
         await self._producer.start()
 
     async def stop(self) -> None:
-        """Send what waits, as far as that can be done, and close."""
+        """Send the waiting traces within the time limit, and close."""
         try:
             await self.hook.finish()
         finally:

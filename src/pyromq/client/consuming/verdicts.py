@@ -1,4 +1,4 @@
-"""What a handler may raise to say more than "it failed"; any other exception asks for redelivery in the usual way."""
+"""Exceptions with which a handler controls redelivery; any other exception means the default redelivery."""
 
 from __future__ import annotations
 

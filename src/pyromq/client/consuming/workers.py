@@ -1,4 +1,4 @@
-"""Handling messages of any queue, many at a time: a fixed number of workers take what has been fetched.
+"""Handles messages of any queue concurrently: a fixed number of workers take fetched messages.
 
 Nothing is made for a message, no task and no timer. A worker takes the next message of the oldest run, and when nothing
 is left it waits until something arrives. Handlers that never wait for anything are interrupted now and then, so that
@@ -28,7 +28,7 @@ from pyromq.client.session import Session
 
 log = logging.getLogger("pyromq.client")
 
-#: How long a worker goes on without giving the loop a turn, and after how many messages it looks at the clock.
+#: A worker yields to the loop after this time, and reads the clock after this many messages.
 SLICE_SECONDS = 0.005
 LOOK_MASK = 31
 #: The pause before a message is tried again that could not be sent back.
@@ -72,7 +72,7 @@ class Workers:
                 count -= 1
 
     def runs(self, task: asyncio.Task[Any] | None) -> bool:
-        """Whether a task is one of the workers: it handles a message just now."""
+        """Return whether a task is one of the workers: it handles a message at the moment."""
         return task in self._tasks
 
     async def stop(self) -> None:
@@ -88,7 +88,7 @@ class Workers:
 
     @property
     def _is_ending(self) -> bool:
-        """Whether a cancellation of the current task is meant to end it."""
+        """Return whether a cancellation of the current task is meant to end it."""
         return self._is_stopping or self._session.is_closing or is_at_loop_end()
 
     async def _work(self) -> None:
@@ -179,7 +179,7 @@ class Workers:
         self.failed += 1
         log.warning("%s could not be handled", told(message), exc_info=error)
         if run.is_void or run.owner.is_dropped:
-            return  # it is somebody else's now
+            return  # the queue has another owner now
         try:
             is_over = await self._is_over(message, error)
         except asyncio.CancelledError:
@@ -196,7 +196,7 @@ class Workers:
         self._session.spawn(self._again(run, index, pause_s))
 
     async def _is_over(self, message: ReceivedMessage, error: BaseException) -> bool:
-        """Whether nothing more is to be done for it here."""
+        """Return whether the message is finished here."""
         try:
             if self._settings.broadcast:
                 return self._is_given_up(message)

@@ -1,7 +1,7 @@
 """Which queues are this member's: asked now and then, and whenever something may have changed.
 
-The list of members comes from any broker that has the topic, the queues from the route, and the strategy decides. What
-cannot be found out leaves everything as it is: a queue is better read twice than by nobody.
+The list of members comes from any broker that has the topic, the queues from the route, and the strategy decides. If
+either is unknown, the queues stay as they are: a queue is better read twice than not at all.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ log = logging.getLogger("pyromq.client")
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What this member has of a topic."""
+    """This member's queues of a topic."""
 
     queues: frozenset[MessageQueue]
-    #: Whether others may have had some of them until now.
+    #: True if other members may have had some of them until now.
     has_others: bool
 
 
@@ -37,7 +37,7 @@ class Assignment:
     def __init__(self, session: Session, settings: ConsumerSettings, rng: random.Random | None = None) -> None:
         self._session = session
         self._settings = settings
-        self._rng = rng or random.Random()  # noqa: S311  it chooses whom to ask
+        self._rng = rng or random.Random()  # noqa: S311  it chooses a broker
         #: Topics that were not there when they were looked for last.
         self.missing: set[str] = set()
         #: Topics that were made while this consumer was waiting for them: it wants all of them.
@@ -46,7 +46,7 @@ class Assignment:
         self._troubled: set[str] = set()
 
     async def share_of(self, topic: str) -> Share | None:
-        """None: it cannot be told now, and what is ours stays ours."""
+        """None if it is unknown now: the member keeps its queues."""
         try:
             queues = sorted(await self._session.routes.readable(topic))
         except TopicNotFound:
@@ -72,7 +72,7 @@ class Assignment:
         try:
             try:
                 members = await self._members(queues)
-            except BrokerError:  # what a broker says of a group that nobody has told it of
+            except BrokerError:  # the broker's answer for a group without a heartbeat
                 members = []
             if client_id not in members:  # the topic, or the broker, was not there when we told all others of us
                 await self._session.heartbeat()

@@ -1,8 +1,8 @@
 """This client as a member of its group: the queues it owns, its progress in them, coming and going.
 
-Queues are handed over so that nothing is lost and little is handled twice. Who gives one away hands out nothing more of
-it, lets what is being handled end for a moment, commits, and forgets it. Who gets one that another had waits for longer
-than that moment before it asks where to go on. Nothing that ends later counts.
+Queues are handed over so that nothing is lost and little is handled twice. The old owner starts no more handlers of
+its messages, gives running handlers a short time, commits, and forgets it. The new owner waits longer than that time
+before it reads the offset. Handlers that end later do not count.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from pyromq.wire.requests.client import NotifyMembersChanged
 
 log = logging.getLogger("pyromq.client")
 
-#: Brokers tell of changes at once; this is for what nobody told.
+#: Brokers notify members of changes; this interval covers lost notifications.
 LOOK_SECONDS = 20.0
-#: How often a topic is looked for that is not there yet, or whose members could not be asked for.
+#: Retry interval for a topic that does not exist yet, or whose members are unknown.
 AGAIN_SECONDS = 1.0
-#: How long handlers may take when their queue is given away, and how long the next owner waits.
+#: The time handlers have when their queue is handed over, and the time the next owner waits.
 HAND_OVER_SECONDS = 0.3
 TAKE_OVER_SECONDS = 0.5
-#: How long the end waits for queues that are being given away.
+#: The stop waits this long for queues that are handed over.
 FAREWELL_SECONDS = 5.0
-#: How long after trouble with a broker all members have told it of themselves.
+#: The time after a broker's failure until all members have sent heartbeats.
 CALM_SECONDS = 3.0
 #: The pause before it is asked again where to begin.
 ASK_AGAIN_SECONDS = 1.0
@@ -84,12 +84,12 @@ class Member:
         #: Topics whose queues could not be shared out when that was tried last.
         self._unsure: set[str] = set()
         self._looking = asyncio.Lock()
-        #: Queues that somebody chose by hand: then they are not shared out.
+        #: Queues assigned by hand: then they are not shared.
         self._assigned: frozenset[MessageQueue] | None = None
-        #: What was paused and resumed by hand, the last one last: a topic, a queue, or None for all. Queues that come
+        #: Pauses and resumes by hand, the last one last: a topic, a queue, or None for all. Queues that come
         #: later are not left out.
         self._pauses: dict[str | MessageQueue | None, bool] = {}
-        #: What runs beside for as long as this member is in the group.
+        #: Background tasks for the time of the membership.
         self._services: list[asyncio.Task[Any]] = []
         self.on_lanes_changed: list[Callable[[], None]] = []
 
@@ -102,7 +102,7 @@ class Member:
     # --- coming ------------------------------------------------------------------------------------------------------
 
     async def join(self) -> None:
-        """Tell the brokers, and take what is ours: whatever is sent from now on is heard.
+        """Send heartbeats and take this member's queues: messages sent from now on are received.
 
         Raises Unreachable when no name server answers, NoPermission when no broker wants this client.
         """
@@ -125,7 +125,7 @@ class Member:
         await self.placed(self.session.options.call_timeout_s)
 
     def describe(self) -> ConsumerData:
-        """What heartbeats say of this member."""
+        """Return this member's part of the heartbeat."""
         return ConsumerData(
             group=self.settings.group,
             consume_type=self._consume_type,
@@ -151,10 +151,10 @@ class Member:
                 lane.return_to(address)
 
     async def _broker_lost(self, error: PyroMQError) -> None:
-        """A broker is gone, or it is back and knows nobody.
+        """Handle a broker that is unreachable, or restarted without its clients.
 
-        Others of the group may tell it of themselves a little later than we do: until then their queues look like
-        nobody's, and must not be begun.
+        Other members may send their heartbeats later than this one: until then their queues look unowned,
+        and must not be taken.
         """
         self._calm_at = self.session.clock.monotonic() + CALM_SECONDS
         if isinstance(error, CallFailed):
@@ -164,7 +164,7 @@ class Member:
             self.locks.renew_soon()
         await asyncio.shield(self._introducing)
 
-    # --- what is ours ------------------------------------------------------------------------------------------------
+    # --- this member's queues ----------------------------------------------------------------------------------------
 
     def look_soon(self) -> None:
         """Something may have changed."""
@@ -216,7 +216,7 @@ class Member:
         for queue in owned - share.queues:
             self._give_up(queue)
         for queue in sorted(share.queues - owned):
-            if queue not in self._leaving:  # it comes back when it is gone
+            if queue not in self._leaving:  # taken again once the hand-over is done
                 self._take(queue, TAKE_OVER_SECONDS if share.has_others else 0.0)
         if owned != share.queues:
             log.info("%s has %d queues of %s now", self.settings.group, len(share.queues), topic)
@@ -228,7 +228,7 @@ class Member:
             notice()
 
     def assign(self, queues: Iterable[MessageQueue], subscription_of: Callable[[str], Subscription]) -> None:
-        """Take exactly these, whoever else may have them."""
+        """Take exactly these, even if other members read them."""
         self._assigned = frozenset(queues)
         for queue in set(self.lanes) - self._assigned:
             self._give_up(queue)
@@ -258,7 +258,7 @@ class Member:
         return bool(said) and said[-1]
 
     def drop_topic(self, topic: str) -> None:
-        """Nobody wants it any more."""
+        """Drop the queue."""
         self.subscriptions.pop(topic, None)
         self._assignment.missing.discard(topic)
         self._unsure.discard(topic)
@@ -274,11 +274,11 @@ class Member:
     async def _tend(self, lane: Lane, wait_s: float) -> None:
         if self.settings.needs_locks:
             await self._calm()
-            self.locks.want(lane)  # whoever had it unlocks when it is done: there is nothing more to wait for
+            self.locks.want(lane)  # the old owner unlocks when it is done: no further wait
         else:
             await asyncio.sleep(wait_s)
             await self._calm()
-            while not lane.is_placed and not await self._place(lane):  # noqa: ASYNC110  it asks a broker, which tells nobody
+            while not lane.is_placed and not await self._place(lane):  # noqa: ASYNC110  brokers send no event for it
                 await asyncio.sleep(ASK_AGAIN_SECONDS)
         await lane.fetch_forever()
 
@@ -303,7 +303,7 @@ class Member:
             log.warning("where to begin in %s/%d is not known: %s", lane.queue.topic, lane.queue.queue_id, error)
             return False
         known = lane.committable
-        if generation == lane.generation and (known is None or offset > known):  # else somebody chose a place meanwhile
+        if generation == lane.generation and (known is None or offset > known):  # else a seek happened since
             lane.seek(offset, on_purpose=False)
             lane.reached = stored or None
         return True
@@ -381,7 +381,7 @@ class Member:
                 lane.committed = at
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """What the brokers, or the file, know of a queue. Raises PyroMQError."""
+        """Return the committed offset of a queue, from the brokers or the file. Raises PyroMQError."""
         return await self._progress.read(queue)
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
@@ -394,14 +394,14 @@ class Member:
     # --- going -------------------------------------------------------------------------------------------------------
 
     def stop_fetching(self) -> None:
-        """Hand out nothing more; what is being handled goes on."""
+        """Start no more handlers; running ones continue."""
         for service in self._services[:2]:
             service.cancel()
         for lane in self.lanes.values():
             self._stop_fetching(lane)
 
     async def _last_words(self) -> None:
-        """For an end that was cut short: else nobody could go on with queues that are locked for a minute."""
+        """For an interrupted stop: otherwise the queues would stay locked for a minute."""
         await self._let_go(self._lanes_to_lock())
 
     async def _let_go(self, lanes: list[Lane]) -> None:
@@ -413,7 +413,7 @@ class Member:
         await self.locks.give_back([lane for lane in lanes if not lane.is_busy])
 
     async def leave(self) -> None:
-        """Commit, and give back what is locked. Nothing that ends later counts."""
+        """Commit and release the locks. Handlers that end later do not count."""
         if self._farewells:  # a handler that will not end may hold one up
             await asyncio.wait(tuple(self._farewells), timeout=FAREWELL_SECONDS)
         await self._let_go(list(self.lanes.values()))

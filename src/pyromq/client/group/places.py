@@ -40,7 +40,7 @@ class Places:
         return await self._offset(queue, request)
 
     async def committed(self, queue: MessageQueue, group: str, *, zero_if_near: bool = False) -> int | None:
-        """How far the group is; None when it has no progress there. See `ConsumeFrom.LAST` for `zero_if_near`."""
+        """Return the group's offset; None if it has none. See `ConsumeFrom.LAST` for `zero_if_near`."""
         request = QueryConsumerOffset(
             group=group, topic=queue.topic, queue_id=queue.queue_id, zero_if_not_found=zero_if_near
         )
@@ -62,7 +62,7 @@ class Places:
 
     async def _ask(self, queue: MessageQueue, request: Request) -> Command:
         if not self._session.routes.addresses(queue.broker_name):
-            await self._session.routes.of(queue.topic)  # a queue that somebody else found
+            await self._session.routes.of(queue.topic)  # the queue came from the caller
         try:
             return await self._session.ask(self.address_of(queue), request)
         except (CallFailed, NotNow):

@@ -1,4 +1,4 @@
-"""How far a group is in each queue, kept at the brokers; or for one that gets every message, in a file of its own."""
+"""The committed offset of a group in each queue, kept by brokers; or for broadcasting, in a file of this consumer."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from pyromq.store.tables.config_files import JsonFile
 
 log = logging.getLogger("pyromq.client")
 
-#: How far a queue is, at the moment when it is asked.
+#: Returns the committable offset of a queue at the time of the call.
 Tell = Callable[[], int | None]
 
 
 class Progress(Protocol):
     async def read(self, queue: MessageQueue) -> int | None:
-        """None: there is none yet. Raises PyroMQError when it cannot be told: nobody may begin anywhere then."""
+        """None if there is none yet. Raises PyroMQError if it is unknown: consuming must not begin then."""
 
     async def write(
         self, offsets: Mapping[MessageQueue, Tell], *, may_go_back: Collection[MessageQueue] = ()
     ) -> Mapping[MessageQueue, int]:
-        """What was told of each queue; the others are tried again later. It only goes back where it may."""
+        """Return the offsets committed for each queue; others are retried later. An offset falls only where it may."""
 
 
 class BrokerProgress:
@@ -51,9 +51,9 @@ class BrokerProgress:
         return {queue: offset for queue, offset in zip(offsets, told, strict=True) if offset is not None}
 
     async def _write(self, queue: MessageQueue, tell: Tell, may_go_back: bool) -> int | None:
-        """Brokers take what they are told. While a queue changes hands its old and its new reader may both tell, and
-        the one who is behind must not undo what the other has told. Nor must this undo what a fetch has told: what is
-        told is asked for last, and leaves at once."""
+        """Brokers accept any offset. During a hand-over the old and the new owner may both commit, and the one that is
+        behind must not undo the other's commit. Nor may it undo the commit of a fetch: the offset is read last and
+        sent at once."""
         try:
             known = None if may_go_back else await self._places.committed(queue, self._group)
             offset = tell()
@@ -66,7 +66,7 @@ class BrokerProgress:
 
 
 class FileProgress:
-    """One consumer's own, in a JSON file that is replaced as a whole and has a previous copy beside it.
+    """The offsets of one consumer in a JSON file that is replaced as a whole, with a copy of the previous version.
 
     Two consumers of one group on a machine need a directory each.
     """

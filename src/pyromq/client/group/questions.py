@@ -1,4 +1,4 @@
-"""What brokers ask of a consumer, most of it for `mqadmin`: how it is doing, to go elsewhere, to take a message."""
+"""Requests of brokers to a consumer, most of them for `mqadmin`: its state, offset resets, direct messages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pyromq.wire.responses import Response
 
 log = logging.getLogger("pyromq.client")
 
-#: What people see as the version of the client; RocketMQ's tools expect a name of theirs.
+#: The client version shown to people; RocketMQ's tools expect one of their names.
 CLIENT_VERSION = "V5_5_0"
 MAX_REMARK = 1000
 
@@ -102,7 +102,7 @@ class Questions:
         lanes = [lane for lane in self._lanes() if lane.queue.topic == request.topic]
         return Response(body=encode_client_status((_wire(lane.queue), lane.committable or 0) for lane in lanes))
 
-    # --- what it is told to do ---------------------------------------------------------------------------------------
+    # --- requests that change something ------------------------------------------------------------------------------
 
     def reset(self, request: ResetClientOffsets, peer: Peer) -> Awaitable[Response]:
         return self._reset(request)
@@ -137,7 +137,7 @@ class Questions:
             await self._handle(message)
         except asyncio.CancelledError:
             raise
-        except Exception as error:  # noqa: BLE001  the tool is told what it was
+        except Exception as error:  # noqa: BLE001  the tool gets the error
             return "CR_THROW_EXCEPTION", f"{type(error).__name__}: {error}"[:MAX_REMARK]
         return "CR_SUCCESS", None
 
@@ -157,7 +157,7 @@ def _message_in(request: ConsumeDirectly) -> ReceivedMessage:
 
 
 def _stacks() -> str:
-    """Where every thread is."""
+    """Return the stack of every thread."""
     return "\n".join(
         f"thread {thread}\n{''.join(traceback.format_stack(frame))}" for thread, frame in sys._current_frames().items()
     )

@@ -1,8 +1,8 @@
 """The locks of queues whose order matters: taken at the broker, renewed before they run out, given back at the end.
 
-Only the member that has the lock handles a queue's messages. One that could not renew it in time stops by itself, well
-before the broker would give the lock to another; so does one whose connection to the broker broke, for the broker may
-have forgotten the lock. When it has the lock again it looks first whether another member went on meanwhile.
+Only the member that has the lock handles a queue's messages. A member that could not renew it in time stops well
+before the broker would give the lock to another; so does one whose connection to the broker broke, because the broker
+may have forgotten the lock. When it has the lock again it first reads the offset another member may have committed.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from pyromq.wire.requests.client import LockQueues, UnlockQueues
 log = logging.getLogger("pyromq.client")
 
 RENEW_SECONDS = 20.0
-#: Without news for so long the lock does not count. Brokers wait twice that time before they give it to another.
+#: A lock that was not renewed for this long is void. Brokers wait twice that time before they give it to another.
 EXPIRY_SECONDS = 30.0
-#: How often a lock that another member still has is asked for.
+#: Retry interval for a lock that another member still has.
 ASK_AGAIN_SECONDS = 0.5
 
 
@@ -42,7 +42,7 @@ class QueueLocks:
         self._places = Places(session)
         self._group = group
         self._lanes = lanes
-        #: Finds out where a lane goes on; False when that cannot be told now.
+        #: Finds the offset at which a queue continues; False if it is unknown now.
         self._place = place
         self._stirred = asyncio.Event()
         self._renewed_at = 0.0
@@ -61,21 +61,21 @@ class QueueLocks:
         self.stir()
 
     def holds(self, lane: Lane) -> bool:
-        """Whether a message of this queue may be handled now."""
+        """Return whether a message of this queue may be handled now."""
         if lane.lock_state is LockState.NOT_NEEDED:
             return True
         if lane.lock_state is LockState.HELD and self._now() - lane.locked_at > EXPIRY_SECONDS:
             log.warning("the lock of %s/%d could not be renewed in time", lane.queue.topic, lane.queue.queue_id)
             self.want(lane)
         elif lane.lock_state is LockState.HELD and not _is_open(lane.locked_on):
-            self.want(lane)  # a broker that was started again knows no locks, and gives them to whoever comes first
+            self.want(lane)  # a restarted broker has no locks, and gives them to the first member that requests them
         return lane.lock_state is LockState.HELD
 
     def _now(self) -> float:
         return self._session.clock.monotonic()
 
     async def keep(self) -> None:
-        """Take what is wanted and renew what is held, for as long as the consumer runs."""
+        """Take wanted locks and renew held ones, for as long as the consumer runs."""
         while True:
             lanes = list(self._lanes())
             is_due = self._now() - self._renewed_at >= RENEW_SECONDS
@@ -110,7 +110,7 @@ class QueueLocks:
             locked = decode_locked(answer.body)
         except PyroMQError as error:
             log.warning("the queues of %s were not locked: %s", lanes[0].queue.broker_name, error)
-            # Nothing is fetched without a lock: nobody else would notice that another master leads.
+            # Without a lock there is no fetch, so only this request would notice a new master.
             for topic in {lane.queue.topic for lane in lanes}:
                 self._session.watch_route(topic)
             return

@@ -1,4 +1,4 @@
-"""Where a group begins in a queue in which it has no progress yet."""
+"""The first offset of a group in a queue without a committed offset."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pyromq.model.queue import MessageQueue
 
 
 class ConsumeFrom(Enum):
-    """Where a new group begins; a group that was there before goes on where it was."""
+    """The start of a new group; a known group continues at its committed offset."""
 
-    #: With what is sent from now on. A queue whose first message is still there and recent is read from that one, as
+    #: Messages sent from now on. A queue whose first message is still there and recent is read from that one, as
     #: RocketMQ's own clients do it: else the first messages of a topic that has just been made would be missed.
     LAST = "CONSUME_FROM_LAST_OFFSET"
     #: With the oldest message that is still there.

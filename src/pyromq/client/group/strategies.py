@@ -1,7 +1,7 @@
-"""How the members of a group share out the queues of a topic. Pure.
+"""Strategies that share the queues of a topic among the members of a group. Pure.
 
-Every member works it out by itself, from the same two lists in the same order, so a strategy depends on nothing else:
-whoever sees the same members and queues gives every queue to the same one of them. `average`, `circle`, `machine_room`
+Every member computes the result itself, from the same two sorted lists, so a strategy depends on nothing else:
+members that see the same lists agree on the owner of every queue. `average`, `circle`, `machine_room`
 and `consistent_hash` give exactly what RocketMQ's Java client gives, and Java and Python members may share a group.
 
     PushConsumer("localhost:9876", group="mailer", strategy=strategies.circle)
@@ -75,7 +75,7 @@ def _next_place(places: Sequence[int], place: int) -> int:
 
 
 def _java_name(queue: MessageQueue) -> str:
-    """How the Java client writes a queue; it hashes this text."""
+    """Return the Java client's text form of a queue; it hashes this text."""
     return f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"
 
 
@@ -108,7 +108,7 @@ def _wish(member: str, queue: MessageQueue) -> bytes:
 
 
 def machine_room(rooms: Collection[str]) -> Strategy:
-    """Only queues of brokers in these rooms, whose names are `room@broker`; nobody of this group gets the others."""
+    """Only queues of brokers in these rooms, whose names are `room@broker`; this group does not read the others."""
     wanted = frozenset(rooms)
 
     def share(client_id: str, members: Sequence[str], queues: Sequence[MessageQueue]) -> list[MessageQueue]:
@@ -117,7 +117,7 @@ def machine_room(rooms: Collection[str]) -> Strategy:
         near = [queue for queue in queues if _room(queue.broker_name) in wanted]
         index = members.index(client_id)
         each, rest = divmod(len(near), len(members))
-        # What is left over stands behind all the equal parts, and goes to the first members one by one.
+        # The remainder follows the equal parts, and goes to the first members one by one.
         more = [near[len(members) * each + index]] if index < rest else []
         return near[index * each : (index + 1) * each] + more
 

@@ -1,1 +1,1 @@
-"""The parts of sending: where a message goes, in which form, and what is known of it afterwards."""
+"""The parts of sending: queue choice, request forms, retries, outcomes."""

@@ -1,7 +1,7 @@
 """Automatic batches: the timers and futures around `batching`, which decides.
 
-A send gets a future at once; whoever delivers a batch fills in the futures of its messages. When nobody is left who
-waits for a message it is sent all the same: it was handed over.
+A send gets a future at once; the delivery of a batch completes the futures of its messages. A message whose waiting
+task is gone is sent all the same: it was handed over.
 """
 
 from __future__ import annotations
@@ -124,4 +124,4 @@ def _fail(waiters: list[Waiting], error: PyroMQError) -> None:
     for waiting in waiters:
         if not waiting.done():
             waiting.set_exception(error)
-            waiting.exception()  # looked at, even when whoever waits is gone
+            waiting.exception()  # retrieved, even if the waiting task is gone

@@ -18,15 +18,15 @@ Waiter = TypeVar("Waiter")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOptions:
-    """How large batches get, and how long messages wait for one.
+    """The size of batches, and the linger time of messages.
 
     Producer("localhost:9876", group="clicks", auto_batch=BatchOptions(linger_s=0.005))
     """
 
-    #: A batch leaves when it has so many messages or bytes. With more, producer and broker wait for each other.
+    #: A batch is sent at this many messages or bytes. With more, producer and broker wait for each other.
     max_messages: int = 320
     max_bytes: int = 512 << 10
-    #: So long a message waits for others at least, unless the batch is full before; 0: for the end of the loop's turn.
+    #: The linger time of a message, unless the batch is full before; 0: until the end of the loop's turn.
     linger_s: float = 0.0
     #: Batches of one topic that may be under way; more messages gather until one is answered.
     in_flight: int = 3
@@ -49,12 +49,12 @@ class Gathered(Generic[Waiter]):
     message_ids: list[str]
     waiters: list[Waiter]
     size: int
-    #: When the first of them was handed over.
+    #: The time of the first message.
     since: float
 
 
 class Gathering(Generic[Waiter]):
-    """The messages of one topic and queue that wait. Decides; somebody else sends and keeps the time."""
+    """The waiting messages of one topic and queue. Pure: the caller sends and keeps the time."""
 
     __slots__ = (
         "_entries", "_ids", "_max_bytes", "_max_in_flight", "_max_messages", "_size", "_waiters", "in_flight", "since",
@@ -69,14 +69,14 @@ class Gathering(Generic[Waiter]):
         self._waiters: list[Waiter] = []
         self._size = 0
         self.in_flight = 0
-        #: When the first that waits was handed over, 0 while nobody waits; whoever keeps the time says so.
+        #: The time of the first waiting message, 0 if there is none; the caller passes it.
         self.since = 0.0
 
     def __len__(self) -> int:
         return len(self._ids)
 
     def fits(self, size: int) -> bool:
-        """Whether one more of this size can join those that wait."""
+        """Return whether one more of this size fits."""
         return self._size + size <= self._max_bytes or not self._ids
 
     def add(self, entry: BatchEntry, size: int, message_id: str, waiter: Waiter) -> bool:
@@ -88,7 +88,7 @@ class Gathering(Generic[Waiter]):
         return self._size >= self._max_bytes or len(self._ids) >= self._max_messages
 
     def may_leave(self) -> bool:
-        """Whether what waits should be sent as soon as nobody else joins."""
+        """Return whether the batch should be sent as soon as no other message joins."""
         return bool(self._ids) and self.in_flight < self._max_in_flight
 
     def take(self) -> Gathered[Waiter]:

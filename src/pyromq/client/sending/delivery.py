@@ -2,15 +2,15 @@
 
 A try that certainly stored nothing because of the broker's moment (it is busy, away, starts again, hands over to its
 slave) is repeated for as long as there is time: at another broker if the message may go there, else at the same one
-after pauses that grow, with the newest route. All other tries are counted: what may have been stored is not sent any
-number of times.
+after pauses that grow, with the newest route. All other tries are counted: a message that may be stored is sent a
+limited number of times.
 
 Each counted try has its share of the time that is left, so that a broker that says nothing does not use up what the
 others would need. Where no other broker may take the message, the time is one try's: a broker that says nothing waits
 for something itself, for its slave perhaps, and a second try would only store the message twice. When it has had a
-try's share, two things end it: the machine is gone (what is sent there does not arrive), or another broker leads.
+try's share, two events end it: the machine is unreachable, or another broker leads.
 
-What is known at the end is said exactly: a try that got no answer, or one that does not tell, may
+The final error is exact: a try without an answer, or with an ambiguous one, may
 have stored the message, and then the outcome is unknown unless a later try went well. A later try that goes well may
 have stored it a second time, under the same id.
 """
@@ -53,7 +53,7 @@ MOST_DOUBLINGS = 6
 #: Shortly before the deadline pauses are cut short, but not below this.
 LAST_PAUSE_SECONDS = 0.1
 
-#: Bytes that may wait for the network before somebody who wants no answers has to wait; and how often it is looked.
+#: One-way sends wait above this many unsent bytes; and the poll interval.
 MAX_BACKLOG = 8 << 20
 BACKLOG_SECONDS = 0.005
 
@@ -62,7 +62,7 @@ Choose = Callable[[Sequence[str]], MessageQueue | Awaitable[MessageQueue]]
 
 
 class Choice(NamedTuple):
-    """Where a message may go."""
+    """The queues allowed for a message."""
 
     choose: Choose
     #: No other queue will do than the one chosen first.
@@ -71,7 +71,7 @@ class Choice(NamedTuple):
 
 @dataclass(slots=True)
 class _Order:
-    """What is to be delivered, where to, and until when."""
+    """The parcel, its target, and its deadline."""
 
     parcel: Parcel
     choice: Choice
@@ -80,7 +80,7 @@ class _Order:
 
 @dataclass(slots=True)
 class _Trouble:
-    """What went wrong so far."""
+    """The failures so far."""
 
     errors: list[PyroMQError] = field(default_factory=list)
     brokers: list[str] = field(default_factory=list)
@@ -107,16 +107,16 @@ class _Trouble:
                 self.errors,
             )
         if not self.may_try_again:
-            return self.errors[-1]  # it says what is wrong, and that no other try would help
+            return self.errors[-1]  # it has the reason why no other try would help
         said = f"the message to {topic!r} is not stored, after {tries}: {last}"
-        for kind in (NoPermission, TlsFailed):  # somebody has to change a setting
+        for kind in (NoPermission, TlsFailed):  # an operator has to change a setting
             if self.errors and all(isinstance(error, kind) for error in self.errors):
                 return kind(said)
         return SendFailed(said, self.errors)
 
 
 class Delivery:
-    """How one producer delivers. `routes` is told of topics whose route may be old; `chance` is for pauses."""
+    """Delivers for one producer. `routes` refreshes routes that may be old; `chance` randomises pauses."""
 
     def __init__(
         self,
@@ -262,15 +262,15 @@ class Delivery:
 
 
 def pause_after(tries: int, left_s: float, chance: float) -> float:
-    """How long to wait after so many tries, with so much time left; `chance` is from 0 to 1. Seconds."""
+    """Return the pause in seconds after `tries` tries within the remaining time; `chance` is from 0 to 1."""
     pause = min(PAUSE_SECONDS * (1 << min(tries - 1, MOST_DOUBLINGS)), LONGEST_PAUSE_SECONDS) * (1 - chance / 2)
     # A last try shortly before the end is worth more than sleeping beyond it; but they do not come ever faster.
     return min(pause, max(left_s / 2, LAST_PAUSE_SECONDS))
 
 
 def _is_away(error: Exception, address: str | None) -> bool:
-    """Of a try that did not come as far as sending: it found no master, or did not reach it. What is wrong with the
-    name servers or with TLS takes longer than a moment."""
+    """Return whether a try ended before sending: no master, or unreachable. Faults of name servers or TLS last
+    longer and do not count."""
     return isinstance(error, NoMaster) or (address is not None and not isinstance(error, TlsFailed))
 
 

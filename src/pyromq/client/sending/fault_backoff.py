@@ -1,11 +1,11 @@
 """Which brokers to leave alone for a while: those that answer slowly, refuse, or cannot be reached.
 
 A slow answer costs a broker some seconds, by how slow it was; a failure costs more every time, up to half a minute.
-When the time is over, one send goes there as a probe while the others still avoid it. If it is answered in time the
-broker is as good as any; if not, it is avoided for longer than before.
+After that time, one send goes there as a probe while the others still avoid it. If it is answered in time the
+broker is available again; if not, it is avoided for longer than before.
 
-What was under way when a fault was found says nothing new: a broken connection fails a thousand sends and is one fault.
-So is a broker that is asked again before its time because there is no other. When another master leads under the same
+Requests in flight at the time of a fault add nothing: a broken connection fails a thousand sends and is one fault.
+So is a broker that is tried early because there is no other. When another master leads under the same
 name, all that is forgotten: it was about the one before.
 """
 
@@ -16,12 +16,12 @@ from dataclasses import dataclass
 
 from pyromq.clock import Clock
 
-#: RocketMQ's table: from this latency on, a broker is avoided for so long. Milliseconds.
+#: RocketMQ's table: latency, and the time for which a slower broker is avoided. Milliseconds.
 LATENCY_MS = (50, 100, 550, 1_800, 3_000, 5_000, 15_000)
 AVOIDED_MS = (0, 0, 2_000, 5_000, 6_000, 10_000, 30_000)
 #: Below it an answer is no reason to look anything up.
 SLOW_SECONDS = 0.55
-#: A probe that has not come back after so long does not keep the next one waiting.
+#: A probe without an answer after this time does not delay the next one.
 PROBE_SECONDS = 3.0
 
 _STEPS = tuple(ms / 1000 for ms in AVOIDED_MS if ms)
@@ -29,16 +29,16 @@ _STEPS = tuple(ms / 1000 for ms in AVOIDED_MS if ms)
 
 @dataclass(slots=True)
 class _Fault:
-    #: How many times in a row, and so how far up the steps.
+    #: Consecutive faults: the step of the back-off.
     times: int
     since: float
     avoid_until: float
-    #: When the probe went out; None while there is none.
+    #: The time of the probe; None if there is none.
     probed_at: float | None = None
 
 
 class FaultBackoff:
-    """What is known of the brokers of one producer, by name."""
+    """The availability of the brokers of one producer, by name."""
 
     __slots__ = ("_clock", "_faults")
 
@@ -51,7 +51,7 @@ class FaultBackoff:
         return bool(self._faults)
 
     def avoids(self, broker: str) -> bool:
-        """Whether a send should go elsewhere if it can."""
+        """Return whether a send should use another broker if it can."""
         fault = self._faults.get(broker)
         if fault is None:
             return False
@@ -67,7 +67,7 @@ class FaultBackoff:
                 fault.probed_at = now
 
     def answered(self, broker: str, began: float, latency_s: float) -> None:
-        """An answer came for what was sent at `began`."""
+        """Note the answer to a send of time `began`."""
         fault = self._faults.get(broker)
         if fault is None and latency_s < SLOW_SECONDS:
             return
@@ -78,13 +78,13 @@ class FaultBackoff:
             del self._faults[broker]
 
     def failed(self, broker: str, began: float) -> None:
-        """No answer, or one that says to try elsewhere, to what was sent at `began`."""
+        """Note a missing answer, or a refusal by the broker's state, to a send of time `began`."""
         fault = self._faults.get(broker)
         if fault is None or began >= fault.avoid_until:
             self._blame(broker, began, 0.0)
 
     def replaced(self, broker: str) -> None:
-        """Another master leads there, or the one that was away is back. What was sent before says nothing of it."""
+        """Another master leads there, or the missing one is back. Earlier sends no longer count."""
         if broker in self._faults:
             now = self._clock.monotonic()
             self._faults[broker] = _Fault(times=0, since=now, avoid_until=now)
@@ -100,6 +100,6 @@ class FaultBackoff:
 
 
 def avoided_for(latency_s: float) -> float:
-    """How long a broker is left alone that took so long to answer. Seconds."""
+    """Return the time in seconds for which a broker with this latency is avoided."""
     step = bisect_right(LATENCY_MS, latency_s * 1000)
     return AVOIDED_MS[step - 1] / 1000 if step else 0.0

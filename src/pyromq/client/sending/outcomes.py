@@ -1,10 +1,10 @@
-"""What an answer to a send means: stored, perhaps stored, or certainly not; and whether another try makes sense.
+"""The meaning of an answer to a send: stored, perhaps stored, or certainly not; and whether a retry makes sense.
 
-`SUCCESS` keeps the broker's promise. Three codes say that the message is in the log, but not yet on the disk or on a
-slave as was promised: nobody knows what a crash would leave of it. A refusal that names its reason means that nothing
+`SUCCESS` is an acknowledgement. Three codes say that the message is in the log, but not yet on the disk or on a
+slave as configured: a crash may lose it. A refusal with a reason means that nothing
 was stored; a system error, or a service that is not available, may have come before or after the message was stored,
 unless its words say so. Some refusals that are certain are about the broker's moment: it is busy, stops, starts again,
-or hands over to another. What such a broker refused it, or the next one of its name, takes a moment later.
+or hands over to another. A retry at such a broker, or at the next one of its name, succeeds soon.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RETRYABLE = frozenset({
     ResponseCode.GO_AWAY,
 })  # fmt: skip
 
-#: What brokers say of a message for a given time that they do not take: nothing is stored, whatever the code is.
+#: Brokers' texts for a refused timer message: nothing is stored, for any code.
 _NOT_STORED = ("timerWheelEnable is false", "timer message is under flow control")
 
 #: The words of brokers that refuse everything for a moment, before they store it. Ours say the first of all such.

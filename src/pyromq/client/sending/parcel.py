@@ -11,7 +11,7 @@ from pyromq.records.compression import compress
 from pyromq.records.layout import MAX_PROPERTIES, MAX_TOPIC_V1
 
 _NOTHING: Mapping[str, str] = {}
-#: A message of a batch: user flag, body, properties; and what it has beside them.
+#: A message of a batch: user flag, body, properties; and its further fields.
 BatchEntry = tuple[int, bytes, bytes]
 BATCH_OVERHEAD = 22
 #: The answer to a batch names every message in its header, and headers have a limit.
@@ -19,7 +19,7 @@ MAX_BATCH = 2000
 
 
 class Parcel:
-    """What one request carries."""
+    """The content of one request."""
 
     __slots__ = ("batch", "body", "born_ms", "message_ids", "properties", "storage_flags", "topic", "user_flag")
 
@@ -46,7 +46,7 @@ class Parcel:
 
 
 class Packing:
-    """How a producer packs: its limits, and from which size on bodies are compressed."""
+    """A producer's limits, and the size from which bodies are compressed."""
 
     __slots__ = ("_compress_above", "_compression", "_max_bytes")
 
@@ -70,7 +70,7 @@ class Packing:
         return Parcel(message.topic, body, properties, (message_id,), born_ms, flags, message.user_flag)
 
     def check(self, message: Message) -> None:
-        """What is wrong with a message on its own."""
+        """Return the fault of a single message."""
         size = len(message.body)
         if size > self._max_bytes:
             raise IllegalMessage(f"the body has {size} bytes; this producer sends at most {self._max_bytes}")
@@ -80,7 +80,7 @@ class Packing:
             raise IllegalName(f"the topic {message.topic[:40]!r} must have 1 to {MAX_TOPIC_V1} characters")
 
     def is_compressed(self, message: Message) -> bool:
-        """Whether it is large enough for that."""
+        """Return whether the body is large enough to compress."""
         return self._compress_above is not None and len(message.body) >= self._compress_above
 
     def batch_entry(self, message: Message, message_id: str, extra: Mapping[str, str] = _NOTHING) -> BatchEntry:

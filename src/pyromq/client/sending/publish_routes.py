@@ -13,7 +13,7 @@ from pyromq.client.session import Session
 from pyromq.errors import NoMaster, Unreachable
 from pyromq.model import names
 
-#: For so long the queues of a topic that is not there yet are taken for its own.
+#: The queues of a missing topic (those of the default topic) stay valid this long.
 NEW_TOPIC_SECONDS = 1.0
 #: A route that was asked for so short a time ago is not asked for again, however many sends fail.
 FRESH_SECONDS = 0.05
@@ -86,7 +86,7 @@ class PublishRoutes:
     # --- when something failed ---------------------------------------------------------------------------------------
 
     def doubt(self, topic: str) -> None:
-        """Something failed: ask for the route again, beside. What is known serves until then."""
+        """Refresh the route in the background after a failure. The cached one serves until then."""
         now = asyncio.get_running_loop().time()
         if topic not in self._refreshing and now >= self._asked_at.get(topic, 0.0) + FRESH_SECONDS:
             self._asked_at[topic] = now

@@ -1,4 +1,4 @@
-"""What a broker says of a message that it took."""
+"""A broker's answer to a stored message."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyromq.model.queue import MessageQueue
 
 
 class SendStatus(Enum):
-    """How far a message came."""
+    """The durability of a stored message."""
 
     #: Stored, and kept as the broker promises it.
     OK = "ok"
@@ -20,12 +20,12 @@ class SendStatus(Enum):
 
 
 class SendReceipt(NamedTuple):
-    """Where a message is."""
+    """The position and ids of a stored message."""
 
     status: SendStatus
-    #: What the producer called it: the same however often it is stored or delivered.
+    #: The producer's id of the message: the same for every copy and delivery.
     message_id: str
-    #: Where it is: the broker's address and the position in its log.
+    #: The id of its position: the broker's address and the position in its log.
     offset_message_id: str
     queue: MessageQueue
     queue_offset: int

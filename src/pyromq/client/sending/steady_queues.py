@@ -2,8 +2,8 @@
 
 Which queue a key belongs to depends on how many queues there are. A broker that starts again or hands over is missing
 in the route for about a second; if its queues were missing here too, the keys of all queues would move to others and
-back again, and with them the order of their messages. So a broker that vanished keeps its place for a while, and sends
-to its queues wait for it. One whose queues somebody closed loses its place at once.
+back again, and with them the order of their messages. So a missing broker keeps its place for some time, and sends
+to its queues wait for it. A broker whose queues an operator closed loses its place at once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class SteadyQueues:
         self._away_since: dict[str, float] = {}
 
     def update(self, there: Sequence[MessageQueue], closed: Collection[str], now: float) -> bool:
-        """What the route has now, and the brokers that were closed; whether some of `queues` are away."""
+        """Return the route's queues and the closed brokers; and whether some of `queues` are missing."""
         names = {queue.broker_name for queue in there}
         missing = {queue.broker_name for queue in self.queues} - names - set(closed)
         since = {name: self._away_since.get(name, now) for name in missing}

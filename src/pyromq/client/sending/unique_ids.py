@@ -3,7 +3,7 @@
     4 address of the client, 2 process id, 4 salt, 4 milliseconds since the month began, 2 counter
 
 Tools read the time back out of an id, to look for the message from then on. Time and counter together only grow, even
-when the clock steps back. The salt is drawn anew for every object and every month, so that
+when the clock steps back. The salt is random for every object and every month, so that
 neither two processes that look alike (containers, forks) nor two months repeat an id.
 """
 
@@ -13,12 +13,12 @@ import ipaddress
 from collections.abc import Callable
 from datetime import datetime
 
-#: Ids of one millisecond; with more than that, time goes on by itself.
+#: Ids per millisecond; above that, the time part advances on its own.
 _PER_MS = 1 << 16
 #: A byte in hexadecimal.
 _HEX = tuple(f"{byte:02X}" for byte in range(256))
 
-#: Gives so many bytes of chance, like `os.urandom`.
+#: Returns this many random bytes, like `os.urandom`.
 Chance = Callable[[int], bytes]
 
 
@@ -62,7 +62,7 @@ def _packed_host(host: str, chance: Chance) -> bytes:
 
 
 def _month_of(now_ms: int) -> tuple[int, int]:
-    """When the month that it is now began, and when it ends: by the local calendar, as the other clients count."""
+    """Return the start and the end of the current month: by the local calendar, as the other clients count."""
     first = datetime.fromtimestamp(now_ms / 1000).replace(day=1, hour=0, minute=0, second=0, microsecond=0)  # noqa: DTZ006
     following = first.replace(year=first.year + first.month // 12, month=first.month % 12 + 1)
     return int(first.timestamp() * 1000), int(following.timestamp() * 1000)

@@ -14,12 +14,12 @@ from pyromq.client.session import Session
 from pyromq.errors import BrokerError, NotNow, SystemBusy, Unreachable
 from pyromq.wire.requests.client import IssueWriter
 
-#: What is kept at most; more are asked for again.
+#: The cache limit; further ones are requested again.
 MAX_TOKENS = 4096
 
 
 class WriterIdentity(NamedTuple):
-    #: 64 hex digits: whoever has them can write as this writer.
+    #: 64 hex digits, secret: their holder can write as this producer.
     seed: str
     #: The public id, as the broker derives it from the seed.
     writer: str

@@ -366,12 +366,12 @@ class PushConsumer(Blocking[AsyncPushConsumer]):
         """
         self._wait(self._behind.start())
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Let handlers end, commit offsets, leave the group. A second call waits for the same end.
 
         A handler that wants the end makes a task of this: it cannot wait for itself.
         """
-        self._wait(self._behind.stop())
+        self._wait(self._behind.close())
 
     def run(self) -> None:
         """Start, and go on until stopped or cancelled; or until Ctrl-C or SIGTERM, where the program's main thread runs
@@ -473,9 +473,9 @@ class PullConsumer(Blocking[AsyncPullConsumer]):
     def start(self) -> None:
         self._wait(self._behind.start())
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Commit the handled offsets and leave the group. Stopping twice is fine."""
-        self._wait(self._behind.stop())
+        self._wait(self._behind.close())
 
     def subscribe(self, topic: str, *, tags: str | None = None, sql: str | None = None) -> None:
         """Share the queues of a topic with the group; one that is not there yet is waited for.
@@ -941,3 +941,11 @@ class Admin(Blocking[AsyncAdmin]):
         self.consumers = Consumers(self._behind.consumers)
         self.messages = Messages(self._behind.messages)
         self.dead_letters = DeadLetterDesk(self._behind.dead_letters)
+
+    def start(self) -> None:
+        """Open the session. Connections are opened on first use."""
+        self._wait(self._behind.start())
+
+    def close(self) -> None:
+        """Close the connections. Closing twice is fine."""
+        self._wait(self._behind.close())

@@ -84,7 +84,7 @@ def test_the_same_consumer_can_be_started_again(mq: EmbeddedBroker) -> None:
             async with consumer:
                 await send(mq, topic, bodies(1))
                 await heard.until(count)
-            await consumer.stop()
+            await consumer.close()
         assert len(heard.texts) == 2
 
     asyncio.run(story())
@@ -435,10 +435,10 @@ def test_a_handler_may_ask_for_the_end_but_not_wait_for_it(mq: EmbeddedBroker) -
         @consumer.on(topic)
         async def last_one(message: ReceivedMessage) -> None:
             try:
-                await consumer.stop()
+                await consumer.close()
             except ClientError as error:
                 refused.append(error)
-            stopping.append(asyncio.create_task(consumer.stop()))
+            stopping.append(asyncio.create_task(consumer.close()))
 
         await consumer.start()
         await send(mq, topic, ["enough"])

@@ -52,8 +52,16 @@ class Admin:
         self.directory = directory
 
     async def __aenter__(self) -> Self:
-        self.session.start()
+        await self.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Open the session. Connections are opened on first use."""
+        self.session.start()
+
+    async def close(self) -> None:
+        """Close the connections. Closing twice is fine."""
         await self.session.close()

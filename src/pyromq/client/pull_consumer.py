@@ -103,7 +103,7 @@ class PullConsumer:
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None and self._auto_commit:
             self._polled.acknowledge()
-        await self.stop()
+        await self.close()
 
     async def start(self) -> None:
         if self._member is not None:
@@ -122,10 +122,10 @@ class PullConsumer:
         try:
             await self._member.join()
         except BaseException:
-            await self.stop()
+            await self.close()
             raise
 
-    async def stop(self) -> None:
+    async def close(self) -> None:
         """Commit the handled offsets and leave the group. Stopping twice is fine."""
         member, self._member = self._member, None
         if member is None:

@@ -214,7 +214,7 @@ class PushConsumer:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.stop()
+        await self.close()
 
     async def start(self) -> None:
         """Join the group; from now on handlers are called.
@@ -241,7 +241,7 @@ class PushConsumer:
             self._handling.start()
             await member.join()
         except BaseException:
-            await self.stop()
+            await self.close()
             raise
 
     def _new_handling(self, member: Member) -> Workers | OrderedHandling:
@@ -259,13 +259,13 @@ class PushConsumer:
     async def _handle_directly(self, message: ReceivedMessage) -> None:
         await self._listeners.of(message.topic).handle(message)
 
-    async def stop(self) -> None:
+    async def close(self) -> None:
         """Let handlers end, commit offsets, leave the group. A second call waits for the same end.
 
         A handler that wants the end makes a task of this: it cannot wait for itself.
         """
         if self._handling is not None and self._handling.runs(asyncio.current_task()):
-            raise ClientError("a handler cannot wait for its own end: use asyncio.create_task(consumer.stop())")
+            raise ClientError("a handler cannot wait for its own end: use asyncio.create_task(consumer.close())")
         member, self._member = self._member, None
         if member is None or self._handling is None:
             if self._handling is not None:

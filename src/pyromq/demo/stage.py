@@ -73,7 +73,7 @@ class Greeter:
     async def stop(self) -> None:
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
-            await consumer.stop()
+            await consumer.close()
 
     async def _greet(self, message: ReceivedMessage) -> None:
         await self.service.call()

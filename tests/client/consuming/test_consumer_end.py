@@ -32,7 +32,7 @@ def test_run_ends_when_a_handler_has_the_consumer_stopped() -> None:
 
             @consumer.on(TOPIC)
             async def handle(message: ReceivedMessage) -> None:
-                ends.append(asyncio.create_task(consumer.stop()))
+                ends.append(asyncio.create_task(consumer.close()))
 
             async with asyncio.timeout(5):
                 await consumer.run()
@@ -56,9 +56,9 @@ def test_whoever_stops_a_consumer_that_is_being_stopped_waits_for_the_same_end()
 
             await consumer.start()
             await begun.wait()
-            first = asyncio.create_task(consumer.stop())
+            first = asyncio.create_task(consumer.close())
             await asyncio.sleep(0.02)
-            second = asyncio.create_task(consumer.stop())
+            second = asyncio.create_task(consumer.close())
             await asyncio.sleep(0.05)
             assert not second.done()
             gate.set()
@@ -87,7 +87,7 @@ def test_a_stop_that_is_cut_short_gives_back_the_locks_all_the_same() -> None:
             await begun.wait()
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.05):
-                    await consumer.stop()
+                    await consumer.close()
             unlocked = [decode_lock_request(ask.body).queues for ask in broker.all_of(UnlockQueues)]
             assert TOPIC in {queue.topic for queues in unlocked for queue in queues}
             assert broker.committed in (None, 0)
@@ -119,7 +119,7 @@ def test_a_handler_that_will_not_be_cancelled_does_not_hold_up_the_end_for_ever(
             await consumer.start()
             await begun.wait()
             async with asyncio.timeout(3):
-                await consumer.stop()
+                await consumer.close()
             assert broker.committed in (None, 0)
             gate.set()
             await asyncio.sleep(0.05)

@@ -371,7 +371,7 @@ def test_nothing_is_handled_without_the_lock_and_the_place_is_looked_up_when_it_
         others.clear()
         await heard.until(2)
         await starting
-        await consumer.stop()
+        await consumer.close()
         assert heard.texts == ["4", "5"]
         assert broker.committed == 6
         assert broker.all_of(UnlockQueues)

@@ -202,7 +202,7 @@ def test_whoever_waits_for_a_message_hears_of_the_end() -> None:
 
             polling = asyncio.create_task(consumer.poll(timeout_s=None))
             await asyncio.sleep(0.05)
-            await consumer.stop()
+            await consumer.close()
             async with asyncio.timeout(2):
                 with pytest.raises(ClientClosed):
                     await polling
@@ -210,7 +210,7 @@ def test_whoever_waits_for_a_message_hears_of_the_end() -> None:
             await consumer.subscribe(TOPIC)
             reading = asyncio.create_task(read_all())
             await asyncio.sleep(0.05)
-            await consumer.stop()
+            await consumer.close()
             async with asyncio.timeout(2):
                 assert await reading == 0
 

@@ -184,7 +184,7 @@ def test_order_is_kept_when_queues_change_hands(mq: EmbeddedBroker) -> None:
                     await second.start()
                 if number == 40:
                     await eventually(lambda: bool(second.queues))
-                    await second.stop()
+                    await second.close()
             await eventually(lambda: all(len(set(handled.get(key, ()))) == 60 for key in "abcd"))
         for numbers in handled.values():
             seen = list(dict.fromkeys(numbers))

@@ -70,4 +70,4 @@ docs: setup ## Write the generated parts of docs/ again
 	@$(BIN)/python scripts/gen_sync.py
 
 clean: ## Remove everything that was built; data in ./pyromq-data stays
-	@rm -rf .venv build dist src/*.egg-info src/pyromq/*/_kernel.*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@rm -rf .venv build dist src/*.egg-info src/pyromq/*/_*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,8 +1,7 @@
-"""Compiles the kernel modules; everything else about the package is in pyproject.toml.
+"""Compiles the accelerated modules; everything else about the package is in pyproject.toml.
 
-A kernel module (`_kernel.pyx`) is Cython. It is optional twice over: when Cython or a C
-compiler is missing the build goes on without it, and the readable Python functions beside it serve instead.
-`PYROMQ_NO_EXTENSIONS=1` leaves it out on purpose.
+They are Cython (`.pyx`) and optional: without Cython or a C compiler, or with `PYROMQ_NO_EXTENSIONS=1`, the build goes
+on without them, and the Python code that defines what they do runs instead.
 """
 
 import os
@@ -11,7 +10,7 @@ from pathlib import Path
 from setuptools import setup
 from setuptools.extension import Extension
 
-KERNELS = ["records", "store", "wire", "net", "broker", "spark"]
+MODULES = sorted(Path("src").glob("pyromq/*/_*.pyx"))
 
 
 def kernel_extensions() -> list[Extension]:
@@ -23,12 +22,7 @@ def kernel_extensions() -> list[Extension]:
         print("pyromq: Cython is not installed; building without the compiled kernel")
         return []
     extensions = [
-        Extension(
-            f"pyromq.{room}._kernel",
-            [str(Path("src/pyromq") / room / "_kernel.pyx")],
-            extra_compile_args=["-O3"],
-        )
-        for room in KERNELS
+        Extension(".".join(path.with_suffix("").parts[1:]), [str(path)], extra_compile_args=["-O3"]) for path in MODULES
     ]
     cythonized = cythonize(
         extensions,

@@ -23,7 +23,7 @@ from pyromq.net.connection import Connection
 from pyromq.wire.frames import decode_frame
 from pyromq.wire.requests.client import decode_request
 
-ACCELERATED = accelerated.load("broker")
+ACCELERATED = accelerated.load("accelerator")
 
 READS = int((2000 if ACCELERATED is not None else 200) * SCALE)
 IN_A_READ = (1, 8, 32)

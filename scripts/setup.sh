@@ -90,9 +90,9 @@ install() {
 stale_kernels() {
     local suffix source module
     suffix=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')
-    for module in src/pyromq/*/_kernel.pyx; do
+    for module in src/pyromq/*/_*.pyx; do
         module=${module%.pyx}$suffix
-        for source in src/pyromq/*/_kernel.pyx src/pyromq/*/_kernel.pxd; do
+        for source in src/pyromq/*/*.pyx src/pyromq/*/*.pxd; do
             if [[ ! $module -nt $source ]]; then
                 echo "$module"
                 break

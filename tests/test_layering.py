@@ -21,7 +21,7 @@ LAYERS = [
     {"wire", "records", "filters", "auth", "raft"},
     {"store", "net"},
     {"replication", "backup"},
-    {"nameserver", "controller", "broker", "proxy"},
+    {"nameserver", "controller", "broker", "proxy", "accel"},
     # The package itself is the front door: whoever comes in there may go to every room.
     {"client", "admin", "cli", "demo", "dashboard", "spark", "sync", "testing", "__main__", ""},
 ]
@@ -59,7 +59,7 @@ MODULES = {module_name(path): path for suffix in ("py", "pyx") for path in sorte
 
 
 def room_of(module: str) -> str:
-    """`pyromq.files.disk` is in the room `store`, `pyromq.clock` in `clock`, and the package itself in ''."""
+    """`pyromq.files.disk` is in the room `files`, `pyromq.clock` in `clock`, and the package itself in ''."""
     return [*module.split("."), ""][1]
 
 
@@ -116,6 +116,20 @@ def test_a_module_imports_only_from_its_layer_or_a_lower_one(module: str) -> Non
     layer = layer_of(module)
     too_high = {one.name for one in ours(module) if layer_of(one.name) > layer}
     assert not too_high
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if room_of(module) != "accel"])
+def test_nothing_imports_the_accelerated_ways_by_name(module: str) -> None:
+    """They are optional: `accelerated` loads them where they are, and `broker.wiring` plugs them in."""
+    assert not {one.name for one in ours(module) if room_of(one.name) == "accel"}
+
+
+@pytest.mark.parametrize("path", sorted((SOURCE / "pyromq/accel").glob("*.p[yx]*")), ids=lambda path: path.name)
+def test_compiled_modules_of_accel_need_nothing_above_records(path: Path) -> None:
+    """The store loads them: an import of the store would be a cycle."""
+    if path.suffix in (".pyx", ".pxd"):
+        names = re.findall(r"^\s*(?:from|c?import)\s+(pyromq[\w.]*)", path.read_text(encoding="utf-8"), re.MULTILINE)
+        assert {room_of(name) for name in names} <= LAYERS[0] | LAYERS[1] | {"accel"}
 
 
 def test_the_front_door_opens_no_room_before_somebody_asks_for_it() -> None:

@@ -1,8 +1,8 @@
-"""Loads the accelerated (compiled) modules, each beside the Python functions that define what it does.
+"""Loads the accelerated (compiled) modules.
 
 `PYROMQ_KERNEL` decides: `auto` (the default: accelerated where it was built), `python`, or `compiled` (an error if it
-was not built). An accelerated function takes the arguments of its reference implementation and gives the same answers;
-differential tests compare them.
+was not built). `records` and `spark` have theirs beside the functions that define them; all others are in `accel/`,
+which can be removed. An accelerated function does what its definition does; differential tests compare them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,15 @@ from types import ModuleType
 from pyromq.errors import ConfigError
 
 CHOICES = ("auto", "python", "compiled")
-#: An accelerated module that calls another one is loaded only together with it.
-NEEDS = {"broker": "store", "spark": "records"}
+#: Accelerated modules by the name that `load` takes. One that calls another is not there without it.
+MODULES = {
+    "records": "pyromq.records._kernel",
+    "spark": "pyromq.spark._kernel",
+    "append_batch": "pyromq.accel._append_batch",
+    "queues": "pyromq.accel._queues",
+    "sync": "pyromq.accel._sync",
+    "accelerator": "pyromq.accel.accelerator",
+}
 
 
 def wanted() -> bool:
@@ -31,12 +38,12 @@ def required() -> bool:
     return os.environ.get("PYROMQ_KERNEL") == "compiled"
 
 
-def load(package: str) -> ModuleType | None:
-    """Return the accelerated module of a package such as `store`; None if the reference implementation serves."""
-    if not wanted() or (package in NEEDS and load(NEEDS[package]) is None):
+def load(name: str) -> ModuleType | None:
+    """Return the accelerated module of this name; None if its definition serves."""
+    if not wanted():
         return None
     try:
-        return import_module(f"pyromq.{package}._kernel")
+        return import_module(MODULES[name])
     except ImportError:
         if required():
             raise

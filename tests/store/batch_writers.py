@@ -10,7 +10,7 @@ from pyromq.records import layout, record
 from pyromq.store.log.commit_log import BatchWriter
 from pyromq.store.queues.queue_cursor import queue_key
 
-ACCELERATED = accelerated.load("store")
+ACCELERATED = accelerated.load("append_batch")
 
 
 class DraftWriter(BatchWriter, Protocol):

@@ -30,7 +30,7 @@ from pyromq.broker.failover.trust import Trust
 from pyromq.broker.settings import Settings
 from pyromq.broker.state.clamping import LogEnds, clamp_tables
 from pyromq.broker.state.tables import Tables
-from pyromq.broker.wiring import Parts
+from pyromq.broker.wiring import Parts, new_intake
 from pyromq.clock import Clock, SystemClock
 from pyromq.config import BrokerConfig
 from pyromq.config.static_roles import unsafe_acknowledgements
@@ -85,6 +85,7 @@ class Broker:
         self.telemetry = telemetry or Telemetry()
         self.store = MessageStore(config.store, clock=self.clock, telemetry=self.telemetry)
         self.server = Server(self._handle, config.limits, on_disconnect=self._disconnected, clock=self.clock)
+        self.server.new_intake = new_intake()
         #: None until the broker serves.
         self.parts: Parts | None = None
         self.copies: Replicating | None = None
@@ -220,7 +221,7 @@ class Broker:
                 self._rng,
             )  # fmt: skip
             self.parts, self._service = parts, Service(parts.handlers())
-            self.server.fast_path = parts.fast_path
+            self.server.fast_path, self.server.turns = parts.fast_path, parts.accelerator
             async with self._working_beside(parts):
                 try:
                     await parts.registrar.start(refuse_twins=self._is_first_start(role.leading))
@@ -243,12 +244,10 @@ class Broker:
     async def _stop_serving(self, parts: Parts) -> None:
         comes_back = self.changed is not None and self.changed.done()
         await parts.registrar.stop(says_goodbye=not comes_back)
-        self.server.fast_path = None
-        if parts.fast_pulls is not None:
-            parts.fast_pulls.forget()  # and let go of the store's files
+        self.server.fast_path = self.server.turns = None
         parts.holds.release()
-        if parts.fast_sends is not None:
-            await parts.fast_sends.settled()
+        if parts.accelerator is not None:
+            await parts.accelerator.stop()
         await self.server.stop()
         with contextlib.suppress(StoreFenced):
             parts.journal.record_missing_ends()

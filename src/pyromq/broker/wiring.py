@@ -6,8 +6,8 @@ Each part gets what it uses and nothing else; this is the one module that knows 
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Protocol
 
 from pyromq import accelerated
 from pyromq.broker.cluster_queues import ClusterQueues
@@ -22,9 +22,6 @@ from pyromq.broker.failover.read_routing import ReadAdvice
 from pyromq.broker.failover.replication import Replicating
 from pyromq.broker.failover.role_change import Ask
 from pyromq.broker.failover.role_facts import Role
-from pyromq.broker.fast_paths import FastPaths
-from pyromq.broker.fast_pulls import FastPulls
-from pyromq.broker.fast_sends import FastSends
 from pyromq.broker.idempotence.sends import NumberedSends
 from pyromq.broker.nameserver_link import Registrar
 from pyromq.broker.overload import Overload
@@ -67,10 +64,9 @@ from pyromq.model.data_version import DataVersion
 from pyromq.model.message import PackedHost
 from pyromq.model.topic import TopicConfig
 from pyromq.net.client import Client
-from pyromq.net.endpoint import FastPath
+from pyromq.net.endpoint import Intake, Taker, Turns
 from pyromq.net.peer import Peer
 from pyromq.net.service import Answer, Handler
-from pyromq.records.layout import HOST_V4
 from pyromq.store.message_store import MessageStore
 from pyromq.wire.codes import ResponseCode
 from pyromq.wire.requests import admin as ask
@@ -80,7 +76,8 @@ from pyromq.wire.requests.roles import RoleRequest
 from pyromq.wire.requests.transaction import ResumeCheck
 from pyromq.wire.responses import Response
 
-ACCELERATED = accelerated.load("broker")
+#: The plug of `pyromq.accel`; None if it was removed or not compiled.
+ACCELERATED = accelerated.load("accelerator")
 
 #: Once these are answered, a crash does not undo them.
 CHANGE_TABLES = (
@@ -97,6 +94,28 @@ FOR_MASTERS = (
 
 #: Those that RocketMQ's slaves answer with a fault of the system; to sends they say that they are not available.
 TOLD_PLAINLY = (*CHANGE_TABLES, ask.ResetOffset)
+
+
+class Accelerator(Taker, Turns, Protocol):
+    """The accelerated ways of sends and pulls. They give the answers of the request handlers, and leave them every
+    request that they do not know."""
+
+    def topics_changed(self) -> None: ...
+
+    def groups_changed(self) -> None: ...
+
+    def settings_changed(self) -> None: ...
+
+    def sent(self, topic: str) -> None:
+        """A request handler has taken a send to this topic."""
+
+    async def stop(self) -> None:
+        """Release the store's files, and return when every send is answered."""
+
+
+def new_intake() -> Callable[[memoryview], Intake] | None:
+    """Return what makes the server's intake; None without an accelerator."""
+    return None if ACCELERATED is None else ACCELERATED.Intake
 
 
 class Parts:
@@ -116,11 +135,12 @@ class Parts:
         rng: random.Random,
     ) -> None:
         self._settings = settings
+        self.accelerator: Accelerator | None = None
         self._store = store
         self._tables = tables
         self._address = address
         self._clock = clock
-        config = settings.current
+        config = self.config = settings.current
         self.delay_levels = len(parse_delay_levels(config().store.delay_levels))
         # What the broker knows.
         self._copies = copies
@@ -135,7 +155,6 @@ class Parts:
         self.progress = Progress(tables.offsets, store, guard=guard)
         self.resets = Resets()
         self.statistics = Statistics(clock)
-        self.fast_pulls: FastPulls | None = None
         # What runs beside the requests.
         self.overload = Overload(lambda: config().overload, store.marks, clock)
         self.ack_mark = AckMark(config(), store, clock)
@@ -149,7 +168,6 @@ class Parts:
         self.overload.count_waiting(lambda: self.ack_mark.waiting_sends)
         self.numbered = NumberedSends(tables.writers, self.writer, clock)
         self.holds = Holds(store.arrivals, config().max_long_polls)
-        self.fast_sends = self._fast_sends(store_host)
         self.topics.add_system_topics(self.delay_levels)
         self.groups.add_system_groups()
         self.delays = Delays(store, self.writer, tables.delays, self.topics, clock)
@@ -159,6 +177,7 @@ class Parts:
         self.leading = self._leading(role, change)
         self._admission = Admission(role.others.trust, role.leading)
         settings.on_change.append(self._settings_changed)
+        self._accelerate(store_host)
 
     def _know_others(self, role: Role, address: str) -> None:
         """Whom this broker asks and tells: name servers, and its master if it is a slave."""
@@ -208,7 +227,6 @@ class Parts:
             config, self.topics, self.groups, self.consumers, self.progress, store, self.holds,
             resets=self.resets, statistics=self.statistics, advice=self.read_advice,
         )  # fmt: skip
-        self.fast_pulls = self._fast_pulls()
         self.offsets = OffsetProcessor(
             self.topics, self.groups, self.progress, store, self.resets, tables.offsets_saver.check
         )
@@ -219,25 +237,12 @@ class Parts:
         )  # fmt: skip
         self.reply = ReplyProcessor(config, self.send, self.producers, self.writer, self._address, clock)
 
-    def _fast_sends(self, store_host: PackedHost) -> FastSends | None:
-        if ACCELERATED is None or len(store_host) != HOST_V4 or self._settings.current().is_slave:
-            return None
-        return FastSends(
-            self._settings.current, self.saved_topics, self._store, self.overload, store_host, self.statistics,
-            self.ack_mark,
-        )  # fmt: skip
-
-    def _fast_pulls(self) -> FastPulls | None:
-        if ACCELERATED is None:
-            return None
-        return FastPulls(
-            self.pull, self.consumers, self.progress, self.resets, self._store, self.statistics, self.read_advice
-        )
-
-    @property
-    def fast_path(self) -> FastPath:
-        """What the server tries before the ordinary way."""
-        return FastPaths(self.fast_sends, self.fast_pulls, RefusedSends(self.overload, self.statistics))
+    def _accelerate(self, store_host: PackedHost) -> None:
+        """The one place that plugs `pyromq.accel` in."""
+        refused = RefusedSends(self.overload, self.statistics)
+        self.fast_path: Taker = refused
+        if ACCELERATED is not None:
+            self.fast_path = self.accelerator = ACCELERATED.Accelerator(self, self._store, store_host, refused)
 
     def _consumes_in_order(self, group: str) -> bool:
         expiry_ms = self._settings.current().queue_lock_expiry_ms
@@ -252,9 +257,7 @@ class Parts:
         self._tables.settings_saver.changed()
         self.registrar.topics_changed()
         self.holds.topics_changed(lambda topic: topic in self._tables.topics)
-        if self.fast_sends is not None:
-            self.fast_sends.topics_changed()
-        self._plan_anew()
+        self._topics_saved()
 
     def _master_is_at(self, address: str | None, ha_address: str | None) -> None:
         """What a name server says, of a slave's master. One that knows of none may be new: the other ones go on."""
@@ -269,15 +272,12 @@ class Parts:
 
     def _groups_changed(self) -> None:
         self._tables.settings_saver.changed()
-        self._plan_anew()
-
-    def _plan_anew(self) -> None:
-        if self.fast_pulls is not None:
-            self.fast_pulls.forget()
+        if self.accelerator is not None:
+            self.accelerator.groups_changed()
 
     def _topics_saved(self) -> None:
-        if self.fast_sends is not None:
-            self.fast_sends.topics_changed()
+        if self.accelerator is not None:
+            self.accelerator.topics_changed()
 
     def _offsets_reset(self, queues: list[tuple[str, int]]) -> None:
         """Pulls that are held go on from somewhere else now."""
@@ -287,9 +287,8 @@ class Parts:
     def _settings_changed(self, config: BrokerConfig) -> None:
         """Somebody changed settings over the network."""
         self._store.set_retention(config.store.retention)
-        if self.fast_sends is not None:
-            self.fast_sends.settings_changed()
-        self._plan_anew()
+        if self.accelerator is not None:
+            self.accelerator.settings_changed()
         self._tables.topics.renew()  # what name servers are told of topics depends on settings
         self.topics.add_system_topics(self.delay_levels)
 
@@ -346,8 +345,8 @@ class Parts:
         answer = self.send.send(request, peer)
         goes_elsewhere = names.is_retry_topic(request.topic) and not self._tables.settings_saver.is_saved
         is_settled = request.topic in self.saved_topics and not goes_elsewhere
-        if self.fast_sends is not None:
-            self.fast_sends.learn(request.topic)
+        if self.accelerator is not None:
+            self.accelerator.sent(request.topic)
         return answer if is_settled else self._when_saved(answer)
 
     def _counting_failures(self, handler: Handler) -> Handler:

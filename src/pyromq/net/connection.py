@@ -18,13 +18,12 @@ import contextlib
 import logging
 from collections.abc import Awaitable
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-from pyromq import accelerated
 from pyromq.errors import BadFrame, BadRequest, CallTimeout, Unreachable
 from pyromq.model.message import LOCALHOST, PackedHost
 from pyromq.net.address import pack_address, shown_address
-from pyromq.net.endpoint import Handle, Home
+from pyromq.net.endpoint import Handle, Home, Inlet
 from pyromq.net.outbox import CHUNK_BYTES, Outbox
 from pyromq.net.service import answer_for
 from pyromq.net.slices import CALLER, SLICE_SECONDS, slices_of
@@ -35,11 +34,6 @@ from pyromq.wire.header import Illegible
 from pyromq.wire.reassembly import Reassembly
 from pyromq.wire.requests.client import Request, encode_request
 from pyromq.wire.responses import Response, answer_to, refusal
-
-if TYPE_CHECKING:
-    from pyromq.net._kernel import Inlet
-
-ACCELERATED = accelerated.load("net")
 
 __all__ = ["Connection", "Handle", "Home"]
 
@@ -181,10 +175,10 @@ class Connection(asyncio.BufferedProtocol):
     def _join_intake(self) -> None:
         """From now on the transport only writes, and closes; the intake reads, and writes what it can at once."""
         intake, transport = self._home.intake, self._transport
-        if intake is None or ACCELERATED is None or transport is None or transport.is_closing():
+        if intake is None or transport is None or transport.is_closing():
             return
         descriptor = transport.get_extra_info("socket").fileno()
-        self.inlet = ACCELERATED.Inlet(self, descriptor, self.packed_address)
+        self.inlet = intake.new_inlet(self, descriptor, self.packed_address)
         self._tell_inlet()
         if not self._is_reading_paused:
             self._read_on()

@@ -25,7 +25,6 @@ from pyromq.wire.frames import FrameLimits
 from pyromq.wire.responses import refusal
 
 if TYPE_CHECKING:
-    from pyromq.net._kernel import Intake, Shortcut
     from pyromq.net.connection import Connection
 
 Handle = Callable[[Command, Peer], Answer]
@@ -47,14 +46,45 @@ class Taker(Protocol):
         """
 
 
-class FastPath(Taker, Protocol):
-    """What a server tries before the ordinary way."""
+class Turns(Protocol):
+    """Is told when a server's intake reads all connections."""
 
-    def begin_turn(self) -> Shortcut | None:
-        """All connections are read now: what takes their most usual frames in compiled code; None: nothing does."""
+    def begin_turn(self) -> Any:
+        """Return the shortcut that `Intake.turn` takes."""
 
     def end_turn(self) -> None:
-        """All have been read."""
+        """All connections have been read."""
+
+
+class Inlet(Protocol):
+    """One connection as an intake knows it."""
+
+    #: No partial request, no unsent answer, not halted: the intake may take and answer requests without asking.
+    is_plain: bool
+    last_tick: int
+
+    def send(self, data: bytes | memoryview, /) -> int:
+        """Write to the peer if nothing is in the way; return the bytes that it took."""
+
+
+class Intake(Protocol):
+    """Reads all connections of a server together, with one call for each turn of the loop."""
+
+    #: Readable when one of the connections is.
+    @property
+    def descriptor(self) -> int: ...
+
+    def new_inlet(self, connection: Connection, descriptor: int, host: bytes, /) -> Inlet: ...
+
+    def add(self, inlet: Any, /) -> None:
+        """Begin to read a connection. Raises OSError."""
+
+    def remove(self, inlet: Any, /) -> None: ...
+
+    def turn(self, shortcut: Any, tick: int, /) -> None:
+        """Read every readable connection; its bytes go to the shortcut first, if there is one."""
+
+    def close(self) -> None: ...
 
 
 def _nobody(command: Command, _: Peer) -> Answer:
@@ -74,7 +104,8 @@ class Home:
             header_bytes=self.limits.max_header_bytes,
             fields=self.limits.max_header_fields,
         )
-        self.fast_path: FastPath | None = None
+        #: Is asked before the handler, with all frames that were received.
+        self.fast_path: Taker | None = None
         self.sign: Sign | None = None
         #: Is told of a peer that has not answered one of our calls for a while, again and again until it does.
         self.on_slow: Callable[[Connection], None] | None = None

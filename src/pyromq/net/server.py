@@ -12,19 +12,16 @@ from collections import Counter
 from collections.abc import Callable
 from math import ceil
 
-from pyromq import accelerated
 from pyromq.clock import Clock
 from pyromq.config import LimitsConfig
 from pyromq.errors import ConfigError, NotNow
 from pyromq.net.address import MAX_PORT
 from pyromq.net.connection import Connection
-from pyromq.net.endpoint import Handle, Home
+from pyromq.net.endpoint import Handle, Home, Intake, Turns
 from pyromq.net.peer import Peer
 from pyromq.net.service import Answer
 from pyromq.wire.command import Command
 from pyromq.wire.responses import refusal
-
-ACCELERATED = accelerated.load("net")
 
 log = logging.getLogger("pyromq.net")
 
@@ -47,6 +44,9 @@ def _refuse_because_stopping(_: Command, __: Peer) -> Answer:
 class Server(Home):
     """Listens, keeps within its limits, and stops without dropping what it began."""
 
+    #: Makes an intake that receives into a buffer; None: each transport reads its own connection.
+    new_intake: Callable[[memoryview], Intake] | None = None
+
     def __init__(
         self,
         handle: Handle,
@@ -56,6 +56,8 @@ class Server(Home):
         clock: Clock | None = None,
     ) -> None:
         super().__init__(handle, limits, clock=clock)
+        #: Is told of each turn of the intake.
+        self.turns: Turns | None = None
         self.stopping = False
         self.host = ""
         self.port = 0
@@ -88,20 +90,20 @@ class Server(Home):
         return True
 
     def _open_intake(self) -> None:
-        """Read all connections together, where the system and a compiler let us."""
-        if ACCELERATED is not None and self.intake is None:
+        """Read all connections together, if there is an accelerator and the system has epoll."""
+        if self.new_intake is not None and self.intake is None:
             loop = asyncio.get_running_loop()
             with contextlib.suppress(OSError):
-                self.intake = ACCELERATED.Intake(self.scratch)
+                self.intake = self.new_intake(self.scratch)
                 loop.add_reader(self.intake.descriptor, self._take_in)
 
     def _take_in(self) -> None:
-        intake, fast_path = self.intake, self.fast_path
-        if intake is not None and fast_path is not None:
+        intake, turns = self.intake, self.turns
+        if intake is not None and turns is not None:
             try:
-                intake.turn(fast_path.begin_turn(), self.tick)
+                intake.turn(turns.begin_turn(), self.tick)
             finally:
-                fast_path.end_turn()
+                turns.end_turn()
         elif intake is not None:
             intake.turn(None, self.tick)
 
@@ -123,7 +125,7 @@ class Server(Home):
     async def stop(self, grace_s: float | None = None) -> None:
         """Take no more, answer what was taken, close. What is not answered within the grace is dropped."""
         self.stopping = True
-        self.handle, self.fast_path = _refuse_because_stopping, None
+        self.handle, self.fast_path, self.turns = _refuse_because_stopping, None, None
         for listening in self._listening:
             listening.close()
         if self._housekeeping is not None:

@@ -30,7 +30,7 @@ from pyromq.records.java_hash import key_hash, key_hash_by_parts
 from pyromq.records.plain import plain_records
 from pyromq.records.properties import split_properties
 
-ACCELERATED = accelerated.load("store")
+ACCELERATED = accelerated.load("queues")
 
 HEADER = struct.Struct(">qqqqii")
 _FACTS = struct.Struct(">6q")

@@ -5,27 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from broker import test_fast_sends
 from broker.delivery import test_delays
 from broker.requests import test_send_back
 from broker.support import numbered_scene, transaction_scene
 from broker.support.transaction_scene import COMMIT, HALVES, ROLL_BACK
 from net.fakes import until as until_ever
-from pyromq import accelerated
 from pyromq.broker.delivery import delays as delays_module
-from pyromq.clock import ManualClock, SystemClock
+from pyromq.clock import SystemClock
 from pyromq.config import ReplicationConfig, TransactionConfig
-from pyromq.model.message import Draft
 from pyromq.replication.followers import Followers
 from pyromq.replication.identity import Identity
 from pyromq.wire.codes import ResponseCode
-from pyromq.wire.frames import decode_frames
-
-ACCELERATED = accelerated.load("broker")
 
 #: It acknowledges with one slave, and takes and shows messages without.
 ALONE: dict[str, Any] = {"role": "SYNC_MASTER", "replication": ReplicationConfig(timeout_ms=20, visibility="immediate")}
@@ -176,66 +170,3 @@ def test_a_numbered_message_that_was_refused_has_no_number_yet() -> None:
     assert "repeated" not in scene.send(0, 1).more
     slave_joins(scene.parts)
     assert scene.stored() == numbered_scene.numbers(0, 0, 2)
-
-
-# --- the fast way ----------------------------------------------------------------------------------------------------
-
-
-accelerated = pytest.mark.skipif(ACCELERATED is None, reason="there is no compiled module")
-
-
-@accelerated
-def test_held_answers_leave_with_the_report_that_covers_them() -> None:
-    scene = test_fast_sends.Scene(**ALONE)
-    slave_joins(scene.parts)
-    connection = test_fast_sends.FakeConnection()
-    data = test_fast_sends.frame(test_fast_sends.PLAIN)
-    assert scene.fast.take(memoryview(data), 0, connection) == len(data)  # type: ignore[arg-type]
-    scene.parts.store.close_batch()
-    assert (connection.out, scene.fast.held_sends) == (b"", 1)
-    slave_joins(scene.parts)
-    (answer,) = decode_frames(connection.out)
-    assert (answer.code, scene.fast.held_sends) == (ResponseCode.SUCCESS, 0)
-
-
-@accelerated
-@pytest.mark.parametrize("leaves", [True, False])
-def test_held_answers_that_waited_too_long_keep_their_receipt_and_get_another_code(leaves: bool) -> None:
-    scene = test_fast_sends.Scene(**ALONE, clock=SystemClock())
-    slave_joins(scene.parts)
-    connection = test_fast_sends.FakeConnection()
-    data = b"".join(test_fast_sends.frame(test_fast_sends.PLAIN, opaque=number) for number in range(3))
-    scene.fast.take(memoryview(data), 0, connection)  # type: ignore[arg-type]
-    scene.parts.store.close_batch()
-    if leaves:
-        scene.parts.ack_mark.followers_changed(Followers())
-
-    async def story() -> None:
-        watching = asyncio.ensure_future(scene.parts.ack_mark.run())
-        await until(lambda: bool(connection.out))
-        watching.cancel()
-
-    asyncio.run(story())
-    answers = list(decode_frames(connection.out))
-    late = NOBODY if leaves else ResponseCode.FLUSH_SLAVE_TIMEOUT
-    assert [(one.code, one.correlation_id, one.fields["queueOffset"]) for one in answers] == [
-        (late, 0, "1"), (late, 1, "2"), (late, 2, "3"),
-    ]  # fmt: skip
-    assert all(one.fields["msgId"] and one.fields["transactionId"] for one in answers)
-    slave_joins(scene.parts)
-    assert len(list(decode_frames(connection.out))) == 3
-
-
-@accelerated
-def test_without_a_slave_sends_go_the_ordinary_way_which_says_so() -> None:
-    scene = test_fast_sends.Scene(**ALONE)
-    cast(ManualClock, scene.parts.clock).advance(scene.parts.ack_mark.timeout_s)  # none is about to come any more
-    assert scene.fast_way(test_fast_sends.frame(test_fast_sends.PLAIN)) == (0, b"")
-
-
-@accelerated
-def test_a_draft_is_stored_although_nobody_else_has_it() -> None:
-    scene = test_fast_sends.Scene(**ALONE)
-    end = scene.parts.store.marks.appended.value
-    scene.parts.writer.append([Draft(b"orders", 0, b"here")])
-    assert scene.parts.store.marks.appended.value > end

@@ -34,7 +34,7 @@ from pyromq.wire.requests import admin as ask
 from pyromq.wire.requests import client as requests
 from pyromq.wire.requests.client import Request
 
-ACCELERATED = accelerated.load("net")
+ACCELERATED = accelerated.load("accelerator")
 
 SECONDS = 60
 TOPIC, GROUP = "orders", "shop"

@@ -30,7 +30,7 @@ def test_the_doctor_tells_what_is_active() -> None:
 def test_the_doctor_speaks_json() -> None:
     result = run.invoke(app, ["doctor", "--json"])
     found = json.loads(result.stdout)
-    assert set(found["kernel"]) == {"records", "queues", "reading", "key index", "wire", "net", "broker", "spark"}
+    assert set(found["kernel"]) == {"records", "queues", "reading", "key index", "sends and pulls", "spark"}
     assert {"name", "value", "good", "advice"} == set(found["checks"][0])
     assert result.stderr == ""
 

@@ -113,17 +113,17 @@ def test_a_full_buffer_is_told_from_an_unknown_queue(append: Any) -> None:
 
 @needs_kernel
 def test_the_kernel_stays_within_its_buffers() -> None:
-    from pyromq.store import _kernel
+    from pyromq.accel import _append_batch, _queues
 
     log = memoryview(ordinary_log(random.Random(1), 3))
     for start, end in [(-1, 5), (5, 4), (0, len(log) + 1)]:
         with pytest.raises(IndexError):
-            _kernel.dispatch(log, start, end, {})
+            _queues.dispatch(log, start, end, {})
         with pytest.raises(IndexError):
-            _kernel.index_keys(log, start, end, _kernel.IndexCursor(memoryview(bytearray(200)), 1, 3))
+            _queues.index_keys(log, start, end, _queues.IndexCursor(memoryview(bytearray(200)), 1, 3))
     with pytest.raises(IndexError):
-        _kernel.IndexCursor(memoryview(bytearray(100)), 1, 3)
+        _queues.IndexCursor(memoryview(bytearray(100)), 1, 3)
     with pytest.raises(IndexError):
-        _kernel.append_drafts(memoryview(bytearray(100)), 101, 0, [order()], 0, {}, 0, True, 100, [])
+        _append_batch.append_drafts(memoryview(bytearray(100)), 101, 0, [order()], 0, {}, 0, True, 100, [])
     with pytest.raises(IndexError):
-        _kernel.collect(log, 0, len(log), 0, 4096, [log], 10, 0, b"t", 0, 0, None, 1, 1, [])
+        _queues.collect(log, 0, len(log), 0, 4096, [log], 10, 0, b"t", 0, 0, None, 1, 1, [])

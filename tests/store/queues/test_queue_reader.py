@@ -213,7 +213,7 @@ def test_both_forms_collect_the_same(
     entries: list[tuple[int, int, int] | None], readable: int, checked_below: int, tags: frozenset[int] | None,
     max_messages: int, max_bytes: int, drop_one: bool, data: st.DataObject,
 ) -> None:  # fmt: skip
-    from pyromq.store._kernel import collect
+    from pyromq.accel._queues import collect
 
     rng = random.Random(5)
     store = open_store()

@@ -50,7 +50,8 @@ def rooms() -> dict[str, bool]:
         "queues": queue_cursor.COMPILED,
         "reading": queue_reader.collect is not queue_reader.collect_readable,
         "key index": key_index.index_keys is not key_index.index_keys_readable,
-        **{package: accelerated.load(package) is not None for package in ("wire", "net", "broker", "spark")},
+        "sends and pulls": accelerated.load("accelerator") is not None,
+        "spark": accelerated.load("spark") is not None,
     }
 
 

@@ -16,7 +16,7 @@ from threading import Thread
 
 from pyromq import accelerated
 
-ACCELERATED = accelerated.load("store")
+ACCELERATED = accelerated.load("sync")
 
 #: What a sync ended with.
 OnEnd = Callable[[OSError | None], None]

@@ -26,7 +26,7 @@ from pyromq.store.log.segmented_file import Segment, SegmentedFile
 from pyromq.store.log.transient_pool import TransientPool
 from pyromq.store.queues.queue_cursor import QueueCursor, append_drafts, append_drafts_readable, queue_key
 
-ACCELERATED = accelerated.load("store")
+ACCELERATED = accelerated.load("append_batch")
 
 
 def look_at_all(drafts: Sequence[Draft], start: int, max_body: int) -> int:

@@ -17,7 +17,8 @@ from pyromq.records import layout, record
 from pyromq.records.java_hash import tag_code
 from pyromq.records.plain import plain_records
 
-ACCELERATED = accelerated.load("store")
+ACCELERATED = accelerated.load("append_batch")
+ACCELERATED_QUEUES = accelerated.load("queues")
 
 ENTRY = struct.Struct(">qiq")
 
@@ -132,7 +133,7 @@ def dispatch_readable(
     return Dispatched(at, taken, stored_ms)
 
 
-if TYPE_CHECKING or ACCELERATED is None:
+if TYPE_CHECKING or ACCELERATED is None or ACCELERATED_QUEUES is None:
     QueueCursor = ReadableQueueCursor
     append_drafts = append_drafts_readable
     dispatch = dispatch_readable
@@ -143,7 +144,7 @@ else:
         return Filled(*ACCELERATED.append_drafts(*arguments))
 
     def dispatch(*arguments):
-        return Dispatched(*ACCELERATED.dispatch(*arguments))
+        return Dispatched(*ACCELERATED_QUEUES.dispatch(*arguments))
 
 
-COMPILED = ACCELERATED is not None
+COMPILED = ACCELERATED is not None and ACCELERATED_QUEUES is not None

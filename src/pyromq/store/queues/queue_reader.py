@@ -19,7 +19,7 @@ from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.queues.consume_queue import CHECKED_ENTRIES, ConsumeQueue
 from pyromq.store.queues.queue_cursor import ENTRY
 
-ACCELERATED = accelerated.load("store")
+ACCELERATED = accelerated.load("queues")
 
 
 class ReadStatus(Enum):

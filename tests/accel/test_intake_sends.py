@@ -8,19 +8,15 @@ from pathlib import Path
 import pytest
 
 from broker.support.lone_client import SEND, frame
-from pyromq import accelerated
 from pyromq.broker.broker import Broker
 from pyromq.config import BrokerConfig, FlushConfig, StoreConfig
 from pyromq.model.topic import TopicConfig
-from pyromq.net import server as net_server
 from pyromq.wire.command import Command
 from pyromq.wire.frames import decode_frame
 from store.support import read_all
 
-ACCELERATED = accelerated.load("net")
-
 PEERS, ROUNDS = 5, 20
-READINGS = ["each"] if ACCELERATED is None else ["each", "together"]
+READINGS = ["each", "together"]
 
 
 def send(correlation_id: int, body: bytes, **changes: str) -> bytes:
@@ -56,7 +52,7 @@ def test_every_send_is_answered_and_stored_once(
     reading: str, sync: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if reading == "each":
-        monkeypatch.setattr(net_server, "ACCELERATED", None)
+        monkeypatch.setattr("pyromq.broker.broker.new_intake", lambda: None)
     store = StoreConfig(root=tmp_path, segment_bytes=1 << 20, prefault_bytes=0, flush=FlushConfig(sync=sync))
 
     async def story() -> list[str]:

@@ -1,4 +1,3 @@
-from array import array
 from typing import Any
 
 from pyromq.model.message import AppendedAt, Draft
@@ -42,20 +41,6 @@ class BatchWriter:
     def close(self) -> None: ...
     def append_draft(self, draft: Draft) -> tuple[int, int] | None: ...
 
-class IndexCursor:
-    buffer: memoryview
-    slots: int
-    entries: int
-    count: int
-    used_slots: int
-    limit: int
-    begin_ms: int
-    end_ms: int
-    begin_position: int
-    end_position: int
-    def __init__(self, buffer: memoryview, slots: int, entries: int) -> None: ...
-    def put(self, key_hash: int, position: int, timestamp_ms: int) -> None: ...
-
 def first_unusual(drafts: list[Draft], start: int, max_body: int) -> int: ...
 def append_drafts(
     buffer: memoryview,
@@ -69,23 +54,3 @@ def append_drafts(
     max_body: int,
     receipts: list[AppendedAt],
 ) -> tuple[int, int, bool]: ...
-def dispatch(buffer: memoryview, start: int, end: int, cursors: dict[bytes, QueueCursor]) -> tuple[int, int, int]: ...
-def index_keys(buffer: memoryview, start: int, end: int, index: IndexCursor) -> int: ...
-def collect(
-    entries: memoryview,
-    index: int,
-    end: int,
-    first_base: int,
-    segment_bytes: int,
-    buffers: list[memoryview | None],
-    readable: int,
-    checked_below: int,
-    topic: bytes,
-    queue_id: int,
-    first_offset: int,
-    tag_codes: frozenset[int] | None,
-    max_messages: int,
-    max_bytes: int,
-    views: list[memoryview],
-) -> int: ...
-def sync_loop(requests: int, answers: int, shared: array[int]) -> None: ...

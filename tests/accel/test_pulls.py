@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from broker.support.fakes import FakePeer, Parts
 from broker.support.lone_client import PULL
-from pyromq import accelerated, broker
+from pyromq import accel
+from pyromq.accel.accelerator import Turns
+from pyromq.accel.pulls import FastPulls
 from pyromq.broker.delivery.long_polls import Holds
-from pyromq.broker.fast_paths import FastPaths
-from pyromq.broker.fast_pulls import FastPulls
 from pyromq.broker.requests.pull import PullProcessor
 from pyromq.broker.state.clients import Consumers, ConsumerSeen, Member
 from pyromq.broker.state.offsets import Progress
@@ -35,10 +35,6 @@ from pyromq.store.queues.queue_reader import MAX_ENTRIES_LOOKED_AT
 from pyromq.wire.frames import decode_frame, encode_frame
 from pyromq.wire.requests.client import PullMessage
 from pyromq.wire.responses import Response, answer_to
-
-ACCELERATED = accelerated.load("broker")
-
-pytestmark = pytest.mark.skipif(ACCELERATED is None, reason="the kernel is not compiled: there is no fast way")
 
 MESSAGES = 120
 PLAIN = {**PULL, "queueOffset": "5"}
@@ -260,7 +256,7 @@ def test_fast_ways_take_turns() -> None:
                 at += 1
             return at
 
-    paths = FastPaths(None, None, Takes(ord("a")), Takes(ord("b")))
+    paths = Turns(None, None, Takes(ord("a")), Takes(ord("b")))
     for data, expected in ((b"aabbab", 6), (b"aabxab", 3), (b"xaab", 0)):
         assert paths.take(memoryview(data), 0, cast(Connection, SimpleNamespace(is_reading=True))) == expected
     full = cast(Connection, SimpleNamespace(is_reading=False))
@@ -305,7 +301,7 @@ def test_a_queue_that_began_anew_is_pulled_from_as_it_is_now(scene: Scene) -> No
 
 
 def test_both_ways_look_at_as_many_entries_for_one_answer() -> None:
-    text = (Path(broker.__file__).parent / "_kernel.pyx").read_text()
+    text = (Path(accel.__file__).parent / "_pulls.pyx").read_text()
     assert f"MAX_LOOKED_AT = {MAX_ENTRIES_LOOKED_AT:_}\n" in text
 
 

@@ -1,6 +1,4 @@
-# What other compiled modules may call at C speed.
-
-from posix.uio cimport iovec
+# The functions and classes that other compiled modules call at C speed.
 
 from pyromq.records._kernel cimport RawDraft
 
@@ -29,20 +27,4 @@ cdef class BatchWriter:
     cdef dict cursors
     cdef long long append(self, RawDraft* raw, long long* queue_offset)
 
-cdef struct QueueView:
-    # What one answer may take of a queue, and what it takes. Entries count from the beginning of their file.
-    Py_ssize_t first
-    Py_ssize_t end
-    Py_ssize_t max_messages
-    long long max_bytes
-    long long first_base
-    long long segment_bytes
-    long long readable
-    long long hot_from
-    Py_ssize_t next
-    Py_ssize_t count
-    long long total
-
-cdef bint measure(const unsigned char* entries, QueueView* view, list buffers, tag_codes)
-cdef int spread(const unsigned char* entries, QueueView* view, list buffers, tag_codes, iovec* pieces, int most)
-cdef void gather(const unsigned char* entries, QueueView* view, list buffers, tag_codes, unsigned char* target)
+cdef QueueCursor find_cursor(dict cursors, const unsigned char* topic, Py_ssize_t topic_size, int queue_id)

@@ -1,4 +1,4 @@
-"""The way of most pulls: the next messages of a queue, in memory, wanted by their tags or all of them.
+"""Usual pulls: the next messages of a queue, in memory, all of them or those with some tags.
 
 Consumers ask the same thing again and again, and only three numbers of it differ. So a pull is taken apart into those
 numbers and the rest; what the rest may have is found out once, by `processors.pull`, and kept as a plan until topics,
@@ -10,10 +10,10 @@ to the ordinary way.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pyromq import accelerated
+from pyromq.accel._headers import split_pull
+from pyromq.accel._pulls import PullLoop, PullPlan
 from pyromq.broker.failover.read_routing import MASTER, ReadAdvice
 from pyromq.broker.requests.pull import HAS_COMMIT, Plan, PullProcessor, result
 from pyromq.broker.state.clients import Consumers
@@ -29,13 +29,6 @@ from pyromq.wire.answer_pieces import answer_pieces
 from pyromq.wire.frames import decode_frame
 from pyromq.wire.requests.client import PullMessage, decode_request
 
-if TYPE_CHECKING:
-    from pyromq.broker._kernel import PullLoop, PullPlan
-    from pyromq.net._kernel import Inlet
-
-ACCELERATED = accelerated.load("broker")
-ACCELERATED_WIRE = accelerated.load("wire")
-
 log = logging.getLogger("pyromq.broker")
 
 #: A plan for each consumer and queue; more than that, and all are made anew as they are asked for.
@@ -47,7 +40,7 @@ _NEXT, _LEAST, _LAST = 1_111_111_111_111, 2_222_222_222_222, 3_333_333_333_333
 
 
 class FastPulls:
-    """A `FastPath` of the server."""
+    """Takes the usual pulls of a server."""
 
     def __init__(
         self,
@@ -59,8 +52,6 @@ class FastPulls:
         statistics: Statistics,
         advice: ReadAdvice,
     ) -> None:
-        assert ACCELERATED_WIRE is not None
-        self._split: Callable[[memoryview, int], Any] = ACCELERATED_WIRE.split_pull
         self._processor = processor
         self._consumers = consumers
         self._progress = progress
@@ -69,9 +60,8 @@ class FastPulls:
         self._statistics = statistics
         self._advice = advice
         self._plans: dict[bytes, PullPlan] = {}
-        assert ACCELERATED is not None
         #: Takes what comes through a window, without us.
-        self.loop: PullLoop = ACCELERATED.PullLoop(self._plans, consumers, resets.pending, self._commit)
+        self.loop = PullLoop(self._plans, consumers, resets.pending, self._commit)
         self.loop.planned_at = consumers.changes
         statistics.before_sample(self.count_up)
 
@@ -90,7 +80,7 @@ class FastPulls:
 
     def take(self, data: memoryview, at: int, connection: Connection) -> int:
         """Answer the pulls at the front; where the first frame begins that is not for this."""
-        while (found := self._split(data, at)) is not None:
+        while (found := split_pull(data, at)) is not None:
             end, key, offset, committed, correlation_id = found
             plan = self._plan(key, data, at, end)
             answer = None if plan is None else self._answer(plan, offset, correlation_id, connection.inlet)
@@ -103,7 +93,7 @@ class FastPulls:
                 break
         return at
 
-    def _answer(self, plan: PullPlan, offset: int, correlation_id: int, inlet: Inlet | None) -> bytes | None:
+    def _answer(self, plan: PullPlan, offset: int, correlation_id: int, inlet: Any) -> bytes | None:
         """What is to be written; None: there is more to it than giving messages."""
         store, queue = self._store, plan.queue
         if self._resets.is_pending(plan.group, plan.topic, plan.queue_id):
@@ -149,7 +139,6 @@ class FastPulls:
 
     def _new_plan(self, data: memoryview, at: int, end: int) -> PullPlan | None:
         """None when this is a matter for the ordinary way; the next one like it may not be."""
-        assert ACCELERATED is not None
         try:
             command = decode_frame(data, at, end)
             request = decode_request(command)
@@ -162,12 +151,11 @@ class FastPulls:
         queue = self._store.queue(request.topic, request.queue_id)
         if queue is None or plan.wanted.needs_properties:
             return None
-        made: PullPlan = ACCELERATED.PullPlan(
+        return PullPlan(
             queue, request.group, request.topic, request.queue_id, bool(request.flags & HAS_COMMIT),
             plan.wanted.tag_codes, plan.max_messages, plan.max_bytes,
             answer_pattern(plan, self._advice.broker_for(plan.group, None)),
         )  # fmt: skip
-        return made
 
 
 def answer_pattern(plan: Plan, broker_id: int = MASTER) -> list[bytes]:

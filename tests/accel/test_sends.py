@@ -13,10 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.support.fakes import STORE_HOST, FakePeer, Parts
-from pyromq import accelerated
-from pyromq.broker import fast_sends
+from pyromq.accel import sends as fast_sends
+from pyromq.accel.sends import LOOK_UP_SECONDS, FastSends
 from pyromq.broker.delivery.delays import Delays
-from pyromq.broker.fast_sends import LOOK_UP_SECONDS, FastSends
 from pyromq.broker.requests.send import SendProcessor
 from pyromq.clock import ManualClock
 from pyromq.config import FlushConfig, OverloadConfig
@@ -28,10 +27,6 @@ from pyromq.net.service import Service
 from pyromq.wire.frames import decode_frame, encode_frame, frame_end
 from pyromq.wire.requests.client import SendMessage
 from pyromq.wire.responses import Response, answer_to
-
-ACCELERATED = accelerated.load("broker")
-
-pytestmark = pytest.mark.skipif(ACCELERATED is None, reason="there is no compiled module")
 
 PLAIN = {"a": "shop", "b": "orders", "c": "TBW102", "d": "4", "e": "1", "f": "0", "g": "1700000000000", "h": "0",
          "i": "UNIQ_KEY\x01C0A8000100002A9F\x02TAGS\x01red\x02", "j": "0", "k": "false", "m": "false"}  # fmt: skip

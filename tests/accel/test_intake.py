@@ -15,17 +15,13 @@ import pytest
 
 from late import TookTooLong, in_time
 from net.fakes import frames_in, request, run, until
-from pyromq import accelerated
+from pyromq.accel._intake import Inlet, Intake
 from pyromq.net.connection import Connection
 from pyromq.net.peer import Peer
 from pyromq.net.server import Server
 from pyromq.net.service import Answer
 from pyromq.wire.command import Command
 from pyromq.wire.responses import Response
-
-ACCELERATED = accelerated.load("net")
-
-pytestmark = pytest.mark.skipif(ACCELERATED is None, reason="without the kernel each transport reads for itself")
 
 
 def echo(command: Command, _: Peer) -> Answer:
@@ -36,6 +32,7 @@ def echo(command: Command, _: Peer) -> Answer:
 async def serving(handle: Callable[[Command, Peer], Answer] = echo) -> AsyncIterator[tuple[Server, socket.socket]]:
     """A server, and a peer that it has begun to read together with others."""
     server = Server(handle)
+    server.new_intake = Intake
     await server.start("127.0.0.1", 0)
     sock = socket.create_connection(("127.0.0.1", server.port))
     sock.setblocking(False)
@@ -82,8 +79,7 @@ class Answering:
     def __init__(self, intake: Any, asks: float) -> None:
         self.ours, self.theirs = socket.socketpair()
         self.heard, self._asks = 0, asks
-        assert ACCELERATED is not None
-        self.inlet = ACCELERATED.Inlet(self, self.ours.fileno(), b"")
+        self.inlet = Inlet(self, self.ours.fileno(), b"")
         intake.add(self.inlet)
         self.theirs.send(b"?")
 
@@ -99,8 +95,7 @@ class Answering:
 
 @pytest.mark.parametrize("asks", [5, float("inf")])
 def test_a_turn_reads_those_as_well_who_ask_meanwhile_but_does_not_go_on_forever(asks: float) -> None:
-    assert ACCELERATED is not None
-    intake = ACCELERATED.Intake(memoryview(bytearray(1000)))
+    intake = Intake(memoryview(bytearray(1000)))
     peers = [Answering(intake, asks) for _ in range(4)]
     began = time.process_time()
     intake.turn(None, 1)

@@ -138,6 +138,9 @@ cdef class Intake:
         if self.descriptor < 0:
             raise OSError(errno, "connections cannot be watched together")
 
+    def new_inlet(self, connection, int descriptor, bytes host):
+        return Inlet(connection, descriptor, host)
+
     def add(self, Inlet inlet):
         cdef epoll_event event
         event.events = EPOLLIN

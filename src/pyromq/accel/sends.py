@@ -1,10 +1,10 @@
-"""The way of most messages: many sends of one read, stored and answered in one compiled loop (`_kernel.SendLoop`).
+"""Usual sends: many of one read, stored and answered in one compiled loop (`_sends.SendLoop`).
 
-Whatever needs a decision is left to `processors.send`; so is everything while the broker is busy, read-only or fenced,
-where that one says why. The shape of an answer is taken from the ordinary encoder, once, so that there is one
-definition of it.
+A send that needs a decision is left to `requests.send`; so are all sends while the broker is busy, read-only or fenced,
+because the request handler says why. The shape of an answer is taken from the ordinary encoder, once, so that there is
+one definition of it.
 
-Answers wait (`_kernel.HeldAnswers`) until the acknowledged mark reaches their messages (see `ack_mark`). All that one
+Answers wait (`_sends.HeldAnswers`) until the acknowledged mark reaches their messages (see `ack_mark`). All that one
 write, sync or report reached leave together.
 """
 
@@ -14,9 +14,10 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from pyromq import accelerated
+from pyromq.accel._append_batch import BatchWriter
+from pyromq.accel._sends import FastTopic, HeldAnswers, SendLoop
 from pyromq.broker.delivery.ack_mark import AckMark
 from pyromq.broker.delivery.receipts import receipt_fields, stamp
 from pyromq.broker.overload import Overload
@@ -35,15 +36,6 @@ from pyromq.wire.codes import ResponseCode
 from pyromq.wire.command import Command
 from pyromq.wire.frames import decode_frames, encode_frame
 from pyromq.wire.responses import SendReceipt, answer_to, refusal
-
-if TYPE_CHECKING:
-    from pyromq.broker._kernel import FastTopic, HeldAnswers, SendLoop
-    from pyromq.net._kernel import Shortcut
-    from pyromq.store._kernel import BatchWriter
-
-ACCELERATED = accelerated.load("broker")
-ACCELERATED_STORE = accelerated.load("store")
-
 
 #: When topics change again and again, they are looked up so often at most.
 LOOK_UP_SECONDS = 0.05
@@ -69,7 +61,7 @@ class KnownTopics(Protocol):
 
 
 class FastSends:
-    """A `FastPath` of the server."""
+    """Takes the usual sends of a server."""
 
     def __init__(
         self,
@@ -81,16 +73,14 @@ class FastSends:
         statistics: Statistics,
         ack_mark: AckMark,
     ) -> None:
-        assert ACCELERATED is not None
-        assert ACCELERATED_STORE is not None
         self._ack_mark = ack_mark
         self._config = config
         self._all_topics = topics
         self._store = store
         self._overload = overload
         self._statistics = statistics
-        self._held: HeldAnswers = ACCELERATED.HeldAnswers()
-        self._writer: BatchWriter = ACCELERATED_STORE.BatchWriter()
+        self._held = HeldAnswers()
+        self._writer = BatchWriter()
         self._batch = store.batch()
         #: By name; the loop looks here and nowhere else.
         self.topics: dict[bytes, FastTopic] = {}
@@ -98,7 +88,7 @@ class FastSends:
         self._learns = False
         self._made: dict[str, tuple[TopicConfig, FastTopic | None]] = {}
         self._store_host = store_host
-        self._loop: SendLoop = self._new_loop()
+        self._loop = self._new_loop()
         statistics.before_sample(self.count_up)
         self._is_stale = True
         self._look_up_from = 0.0
@@ -107,13 +97,11 @@ class FastSends:
         ack_mark.hold(self)
 
     def _new_loop(self) -> SendLoop:
-        assert ACCELERATED is not None
         config = self._config()
-        loop: SendLoop = ACCELERATED.SendLoop(
+        return SendLoop(
             self._writer, self.topics, self._store_host, stamp(config), *answer_patterns(config),
             config.limits.max_frame_bytes, self._held,
         )  # fmt: skip
-        return loop
 
     def settings_changed(self) -> None:
         """What every message and answer says of the broker may be something else now."""
@@ -153,9 +141,7 @@ class FastSends:
             self.topics[name.encode()] = self._new(topic)
 
     def _new(self, topic: TopicConfig) -> FastTopic:
-        assert ACCELERATED is not None
-        made: FastTopic = ACCELERATED.FastTopic(topic.name.encode(), *_shape(topic))
-        return made
+        return FastTopic(topic.name.encode(), *_shape(topic))
 
     def take(self, data: memoryview, at: int, connection: Connection) -> int:
         """Store and answer the sends at the front; where the first other frame begins."""
@@ -169,7 +155,7 @@ class FastSends:
             self._held.hold(writer.base + writer.offset, connection, loop.answers, loop.answer_count)
         return at
 
-    def begin_turn(self) -> Shortcut:
+    def begin_turn(self) -> SendLoop:
         """Return the compiled loop: it takes sends as soon as one has opened the batch."""
         self._spans_turns = True
         if self._ack_mark.leadership_is_stale:

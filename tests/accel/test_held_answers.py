@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyromq import accelerated
+from pyromq.accel._sends import HeldAnswers
 from pyromq.net.connection import Connection
-
-ACCELERATED = accelerated.load("broker")
-
-pytestmark = pytest.mark.skipif(ACCELERATED is None, reason="there is no compiled module")
 
 
 class Peer:
@@ -29,17 +24,12 @@ class Peer:
         return True
 
 
-def new_held() -> Any:
-    assert ACCELERATED is not None
-    return ACCELERATED.HeldAnswers()
-
-
 def peer() -> Any:
     return cast(Connection, Peer())
 
 
 def test_answers_leave_when_the_log_has_reached_them_and_in_their_order() -> None:
-    held, one, other = new_held(), peer(), peer()
+    held, one, other = HeldAnswers(), peer(), peer()
     held.hold(10, one, b"a", 1)
     held.hold(20, other, b"b", 2)
     held.hold(30, one, b"c", 1)
@@ -53,7 +43,7 @@ def test_answers_leave_when_the_log_has_reached_them_and_in_their_order() -> Non
 
 
 def test_those_that_waited_too_long_can_be_taken_back() -> None:
-    held, one, other = new_held(), peer(), peer()
+    held, one, other = HeldAnswers(), peer(), peer()
     held.hold(10, one, b"a", 1)
     held.hold(20, other, b"b", 2)
     held.hold(30, one, b"c", 1)
@@ -65,7 +55,7 @@ def test_those_that_waited_too_long_can_be_taken_back() -> None:
 
 
 def test_of_all_that_are_taken_back_nothing_leaves_any_more() -> None:
-    held, one = new_held(), peer()
+    held, one = HeldAnswers(), peer()
     held.hold(10, one, b"a", 1)
     held.hold(20, one, b"b", 2)
     assert held.take_back(held.last_position) == [(one, b"a"), (one, b"b")]
@@ -77,7 +67,7 @@ def test_of_all_that_are_taken_back_nothing_leaves_any_more() -> None:
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(0, 30)), max_size=30))
 def test_whatever_is_released_it_leaves_once_and_in_order(steps: list[tuple[int, int, int]]) -> None:
     """Each step holds an answer for one of three peers, and releases up to some position before it."""
-    held, peers = new_held(), [peer() for _ in range(3)]
+    held, peers = HeldAnswers(), [peer() for _ in range(3)]
     waiting: list[tuple[int, int, int]] = []
     expected = [b"", b"", b""]
     for position, (who, sends, back) in enumerate(steps):
@@ -94,7 +84,7 @@ def test_whatever_is_released_it_leaves_once_and_in_order(steps: list[tuple[int,
 
 
 def test_any_number_may_be_left_when_it_goes() -> None:
-    held, one = new_held(), peer()
+    held, one = HeldAnswers(), peer()
     for number in range(1_000_000):
         held.hold(number, one, b"", 0)
     del held

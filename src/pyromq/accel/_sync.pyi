@@ -1,0 +1,3 @@
+from array import array
+
+def sync_loop(requests: int, answers: int, shared: array[int]) -> None: ...

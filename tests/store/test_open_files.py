@@ -17,7 +17,8 @@ from pyromq.errors import DiskFull, StoreFenced, TooManyFiles
 from pyromq.files import disk as disk_module
 from pyromq.files import platform
 from pyromq.files.disk import MappedFile, NotTried, OsDisk
-from pyromq.store.message_store import RESERVED_FILES, MessageStore
+from pyromq.store.message_store import MessageStore
+from pyromq.store.queues.new_queue import RESERVED_FILES
 from pyromq.testing import SimDisk
 from store.support import config, open_store, order, orders, read_all
 

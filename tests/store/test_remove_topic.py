@@ -215,7 +215,7 @@ def test_a_removal_that_cannot_be_noted_says_so_and_is_made_good_later(monkeypat
         raise refusal
 
     with monkeypatch.context() as patched:
-        patched.setattr(store._point_file, "save", refuse)
+        patched.setattr(store.opening.point_file, "save", refuse)
         with pytest.raises(DiskFull, match=r"a crash may still bring the topic orders back: .*ulimit"):
             asyncio.run(store.remove_topic("orders"))
     assert store.queues.topics() == []

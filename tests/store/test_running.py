@@ -382,7 +382,7 @@ def test_stopping_while_a_recover_point_fails_still_ends(monkeypatch: pytest.Mon
                 go_on.wait(SECONDS)
                 raise OSError(errno.ENOSPC, "No space left on device")
 
-            monkeypatch.setattr(store._point_file, "save", no_room)
+            monkeypatch.setattr(store.opening.point_file, "save", no_room)
             store.append(orders(1))
             await asyncio.to_thread(began.wait, SECONDS)
             asyncio.get_running_loop().call_later(0.01, go_on.set)

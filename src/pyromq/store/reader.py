@@ -50,7 +50,7 @@ class StoreReader:
     marks: Watermarks
     warmth: Warmth
     #: Records below this position were found on disk: they are checked when they are read.
-    _found_below: int
+    found_below: int
 
     def _check_open(self) -> None:
         """Raise StoreClosed when there is nothing to read from."""
@@ -110,7 +110,7 @@ class StoreReader:
             queue,
             offset,
             readable=self.marks.written.value,
-            checked_below=self._found_below,
+            checked_below=self.found_below,
             max_messages=max_messages,
             max_bytes=max_bytes,
             tag_codes=tag_codes,
@@ -149,13 +149,13 @@ class StoreReader:
         """A part of the log around a position that needs neither waiting nor checking; None: take a closer look."""
         if position >= self.hot_from():
             return self.hot_from(), self.marks.written.value
-        if position < self._found_below:
+        if position < self.found_below:
             return None
         return self.warmth.stretch(position)
 
     def hot_from(self) -> int:
         """What came in since the start, not long ago, is in memory; what was found on disk may not be."""
-        return max(self.marks.written.value - HOT_BYTES, self._found_below)
+        return max(self.marks.written.value - HOT_BYTES, self.found_below)
 
     def _cold_spans(
         self,

@@ -13,7 +13,7 @@ import pytest
 
 from pyromq.errors import StoreFenced, StoreGone, StoreLocked
 from pyromq.files.disk import Locked, OsDisk
-from pyromq.store import message_store
+from pyromq.store import background
 from pyromq.store.message_store import MessageStore
 from pyromq.testing import SimDisk
 from store.support import ROOT, config, open_store, order, read_all
@@ -141,7 +141,7 @@ def test_the_sentence_says_what_to_do() -> None:
 
 
 def test_the_running_store_checks_each_second() -> None:
-    assert message_store.CHECK_SECONDS == 1.0
+    assert background.CHECK_SECONDS == 1.0
 
 
 HOLD = """

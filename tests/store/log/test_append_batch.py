@@ -394,9 +394,9 @@ GATED: dict[str, Callable[[MessageStore], object]] = {
 #: They read committed bytes of the log or dispatched messages, ask for figures, or open the store: an open batch
 #: changes nothing of their results. The coroutines call methods that pass the gate.
 OPEN_TO_ALL = {
-    "batch", "end_turn", "open", "running", "check_presence", "disk_usage", "copyable", "log_range", "start_copy_at",
-    "wait_synced", "clean_soon", "remove_topic", "positions", "figures", "table_files", "log_files", "on_arrival",
-    "watch", "set_retention",
+    "batch", "end_turn", "open", "running", "check_presence", "start_copy_at",
+    "wait_synced", "clean_soon", "remove_topic",
+    "is_fenced",
 }  # fmt: skip
 
 

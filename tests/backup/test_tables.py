@@ -18,8 +18,8 @@ from pyromq.clock import ManualClock
 from pyromq.files.disk import OsDisk
 from pyromq.model.names import HALF_DONE_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC, TRANSACTION_GROUP
 from pyromq.store.message_store import MessageStore
-from pyromq.store.tables.config_files import ConsumerOffsets, DelayOffsets
 from pyromq.store.tables.log_history import FIELD, Entry, LogHistory, to_json
+from pyromq.store.tables.offset_files import ConsumerOffsets, DelayOffsets
 from store.small_store import fill, open_store, small_config
 
 ENDS = {("orders", 0): 5, (SCHEDULE_TOPIC, 2): 3, (HALF_TOPIC, 0): 9, (HALF_DONE_TOPIC, 0): 7}

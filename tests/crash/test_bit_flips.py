@@ -18,12 +18,13 @@ import pytest
 from crash.crash_lab import ROOT, Lab, Sent
 from pyromq.clock import ManualClock
 from pyromq.errors import CorruptFile, CorruptLog, CorruptQueue, CorruptStore, OffsetNotFound, PyroMQError
+from pyromq.files.json_file import Source
 from pyromq.records import layout
 from pyromq.store.durability.checkpoint import RecoverPointFile
 from pyromq.store.message_store import InlineRunner, MessageStore
 from pyromq.store.paths import StorePaths
 from pyromq.store.queues.queue_reader import ReadStatus
-from pyromq.store.tables.config_files import ConsumerOffsets, Source
+from pyromq.store.tables.offset_files import ConsumerOffsets
 from pyromq.testing import SimDisk
 from pyromq.testing.sim.file import SECTOR
 

@@ -23,7 +23,7 @@ from pyromq.errors import DiskFull
 from pyromq.model.message import Draft
 from pyromq.store.message_store import InlineRunner, MessageStore, decode
 from pyromq.store.retention import SegmentAge, decide
-from pyromq.store.tables.config_files import ConsumerOffsets
+from pyromq.store.tables.offset_files import ConsumerOffsets
 from pyromq.testing import CrashMode, SimDisk
 
 FILLER = Path(filler.__file__)

@@ -19,7 +19,7 @@ from pyromq.config import FlushConfig
 from pyromq.errors import IllegalOffset
 from pyromq.model.message import Draft
 from pyromq.store.message_store import InlineRunner, MessageStore, decode
-from pyromq.store.tables.config_files import ConsumerOffsets
+from pyromq.store.tables.offset_files import ConsumerOffsets
 from pyromq.testing import SimDisk
 
 TOPIC, GROUP = "orders", "readers"

@@ -16,7 +16,8 @@ from pyromq.model.message import StoredMessage
 from pyromq.records import record
 from pyromq.store.durability.checkpoint import CheckpointFile
 from pyromq.store.message_store import MessageStore
-from pyromq.store.tables.config_files import ConsumerOffsets, DelayOffsets, GroupTable, TopicTable
+from pyromq.store.tables.config_files import GroupTable, TopicTable
+from pyromq.store.tables.offset_files import ConsumerOffsets, DelayOffsets
 from pyromq.wire.bodies.assignment import request_modes_to_json
 
 #: The sizes that the stores were written with; a store is opened with its own sizes only.

@@ -29,9 +29,9 @@ from pyromq.backup.telling import counted, tables
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import BackupError
 from pyromq.files.disk import OsDisk
+from pyromq.files.json_file import JsonFile
 from pyromq.store.offline.readable_log import ReadableLog, readable_log
 from pyromq.store.paths import StorePaths
-from pyromq.store.tables.config_files import JsonFile
 from pyromq.version import version
 
 #: `(done, total)` in bytes of the log.

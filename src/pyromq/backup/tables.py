@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from pyromq.files.disk import Disk
+from pyromq.files.json_file import JsonFile
 from pyromq.model import names
 from pyromq.model.json_form import JsonObject, an_object
 from pyromq.store.offline.derive_queues import DerivedQueue, QueueDeriver
 from pyromq.store.queues.queue_cursor import ENTRY
 from pyromq.store.tables import log_history
-from pyromq.store.tables.config_files import JsonFile
 from pyromq.store.tables.log_history import LogHistory
 
 CONSUMERS = "config/consumerOffset.json"

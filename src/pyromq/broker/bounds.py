@@ -12,7 +12,7 @@ import orjson
 
 from pyromq.errors import BadRequest, SystemBusy
 from pyromq.model.group import GroupConfig
-from pyromq.store.tables.config_files import ConsumerOffsets
+from pyromq.store.tables.offset_files import ConsumerOffsets
 
 #: Of one group, what is kept as it came: attributes, retry policy, held subscriptions, and unknown fields. RocketMQ
 #: writes some hundred bytes of these.

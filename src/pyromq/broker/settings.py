@@ -18,10 +18,10 @@ from pyromq.config.properties import parse_properties
 from pyromq.config.runtime import apply_runtime, describe
 from pyromq.errors import BadRequest, ConfigError, NotNow
 from pyromq.files.disk import Disk
+from pyromq.files.json_file import JsonFile
 from pyromq.files.platform import what_to_do
 from pyromq.model.data_version import DataVersion
 from pyromq.model.json_form import JsonObject, from_json, texts_by_name, to_json
-from pyromq.store.tables.config_files import JsonFile
 
 log = logging.getLogger("pyromq.broker")
 

@@ -1,4 +1,4 @@
-"""A JSON object with its checksum as the first field, `pyromqCrc`: see `config_files`."""
+"""A JSON object with its checksum as the first field, `pyromqCrc`: see `json_file`."""
 
 from __future__ import annotations
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from pyromq.errors import StoreError
 from pyromq.files.disk import Disk, OsDisk
+from pyromq.files.json_file import JsonFile
 from pyromq.model.json_form import JsonObject, an_object, text, texts_by_name
 from pyromq.nameserver.bounds import MAX_KV_CHARS, MAX_NAME_CHARS, MAX_TOPIC_CHARS, require_name, require_room
-from pyromq.store.tables.config_files import JsonFile
 
 ORDER_TOPICS = "ORDER_TOPIC_CONFIG"
 _TABLE = "configTable"

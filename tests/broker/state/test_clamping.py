@@ -25,7 +25,7 @@ from pyromq.replication.progress_merge import Place
 from pyromq.store.message_store import MessageStore
 from pyromq.store.paths import StorePaths
 from pyromq.store.recovery.quarantine import put_log_aside
-from pyromq.store.tables.config_files import ConsumerOffsets
+from pyromq.store.tables.offset_files import ConsumerOffsets
 from pyromq.testing import SimDisk
 
 

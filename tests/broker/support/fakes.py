@@ -23,7 +23,8 @@ from pyromq.errors import Unreachable
 from pyromq.model.message import PackedHost, StoredMessage
 from pyromq.records import record
 from pyromq.store.message_store import InlineRunner, MessageStore
-from pyromq.store.tables.config_files import ConsumerOffsets, DelayOffsets, GroupTable, TopicTable
+from pyromq.store.tables.config_files import GroupTable, TopicTable
+from pyromq.store.tables.offset_files import ConsumerOffsets, DelayOffsets
 from pyromq.testing import SimDisk
 from pyromq.wire.command import Command
 from pyromq.wire.requests.client import Request

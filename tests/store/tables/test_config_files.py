@@ -16,22 +16,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyromq.clock import ManualClock
-from pyromq.errors import CorruptFile, WrongShape
+from pyromq.errors import CorruptFile, IllegalOffset, WrongShape
 from pyromq.files.disk import OsDisk
+from pyromq.files.json_checks import CHECKSUM
+from pyromq.files.json_file import JsonFile, Source
 from pyromq.model.data_version import DataVersion
 from pyromq.model.group import GroupConfig
 from pyromq.model.json_form import from_json, to_json
 from pyromq.model.topic import Permission, TopicConfig
-from pyromq.store.tables.config_files import (
-    CHECKSUM,
-    ConsumerOffsets,
-    DelayOffsets,
-    GroupTable,
-    IllegalOffset,
-    JsonFile,
-    Source,
-    TopicTable,
-)
+from pyromq.store.tables.config_files import GroupTable, TopicTable
+from pyromq.store.tables.offset_files import ConsumerOffsets, DelayOffsets
 from pyromq.testing import PowerCut, SimDisk
 
 CONFIG = Path("/store/config")

@@ -44,7 +44,7 @@ from pyromq.model.message import AppendedAt, Draft
 from pyromq.records import layout, record
 from pyromq.store.message_store import MessageStore
 from pyromq.store.queues.queue_reader import ReadStatus
-from pyromq.store.tables.config_files import DelayOffsets
+from pyromq.store.tables.offset_files import DelayOffsets
 
 log = logging.getLogger("pyromq.broker")
 

@@ -28,6 +28,7 @@ from pathlib import Path
 from pyromq.config.broker import MASTER_ROLES
 from pyromq.errors import CorruptFile
 from pyromq.files.disk import Disk
+from pyromq.files.json_file import JsonFile, Source
 from pyromq.model.json_form import (
     OFFSET,
     Json,
@@ -40,7 +41,6 @@ from pyromq.model.json_form import (
     to_json,
 )
 from pyromq.replication.log_matching import Epoch
-from pyromq.store.tables.config_files import JsonFile, Source
 
 FILE = "leadership.json"
 ROLES = (*MASTER_ROLES, "SLAVE")

@@ -31,6 +31,7 @@ from pyromq.broker.state.tables import Tables
 from pyromq.config import BrokerConfig
 from pyromq.errors import CallFailed, CallTimeout, PyroMQError, Unreachable
 from pyromq.files.disk import Disk
+from pyromq.files.json_file import JsonFile
 from pyromq.files.platform import what_to_do
 from pyromq.model import lenient_json
 from pyromq.model.json_form import OFFSET, JsonObject, an_object
@@ -39,8 +40,8 @@ from pyromq.net.address import VIP_PORTS_BELOW, parse_address, shown_address
 from pyromq.net.client import Client
 from pyromq.replication.progress_merge import Place
 from pyromq.store.tables import log_history
-from pyromq.store.tables.config_files import ConsumerOffsets, JsonFile
 from pyromq.store.tables.log_history import LogHistory
+from pyromq.store.tables.offset_files import ConsumerOffsets
 from pyromq.wire.bodies.assignment import request_modes_from_json
 from pyromq.wire.bodies.offsets import CHANGES, DELAY_CHANGES, IS_DELTA
 from pyromq.wire.codes import ResponseCode

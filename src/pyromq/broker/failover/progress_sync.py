@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from pyromq.model import names
 from pyromq.replication.progress_merge import Place, merge
-from pyromq.store.tables.config_files import ConsumerOffsets
+from pyromq.store.tables.offset_files import ConsumerOffsets
 
 #: A topic and a group.
 Pair = tuple[str, str]

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from pyromq.broker.idempotence.sequences import BatchEnd, Newest, Stream
 from pyromq.files.disk import Disk
+from pyromq.files.json_file import JsonFile
 from pyromq.model.json_form import COUNT, OFFSET, Json, JsonObject, expect, text
-from pyromq.store.tables.config_files import JsonFile
 
 FILE = "writers.json"
 _POSITION, _WRITERS = "position", "writers"

@@ -33,7 +33,7 @@ from pyromq.net.client import Client
 from pyromq.net.peer import Peer
 from pyromq.net.service import Handler
 from pyromq.store.message_store import MessageStore
-from pyromq.store.tables.config_files import ConsumerOffsets
+from pyromq.store.tables.offset_files import ConsumerOffsets
 from pyromq.wire.bodies.epochs import BrokerEpochs
 from pyromq.wire.codes import ResponseCode
 from pyromq.wire.requests.client import Request

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pyromq.store.message_store import MessageStore
-from pyromq.store.tables.config_files import ConsumerOffsets, DelayOffsets
+from pyromq.store.tables.offset_files import ConsumerOffsets, DelayOffsets
 
 log = logging.getLogger("pyromq.broker")
 

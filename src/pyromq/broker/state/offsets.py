@@ -9,7 +9,7 @@ from pyromq.broker.bounds import OffsetCount
 from pyromq.broker.state.rejoin_guard import RejoinGuard
 from pyromq.errors import IllegalOffset
 from pyromq.store.message_store import MessageStore
-from pyromq.store.tables.config_files import ConsumerOffsets
+from pyromq.store.tables.offset_files import ConsumerOffsets
 
 log = logging.getLogger("pyromq.broker")
 

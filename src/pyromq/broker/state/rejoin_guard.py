@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pyromq.clock import Clock
-from pyromq.store.tables.config_files import ConsumerOffsets
+from pyromq.store.tables.offset_files import ConsumerOffsets
 
 #: RocketMQ's consumers commit every 5 s, send heartbeats every 30 s, and set a position back 10 s after they are told.
 GUARD_SECONDS = 60.0

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 from pyromq.files.disk import Disk
-from pyromq.store.tables.config_files import JsonFile, Source
+from pyromq.files.json_file import JsonFile, Source
 from pyromq.wire.bodies.assignment import RequestMode, RequestModes, request_modes_from_json, request_modes_to_json
 
 FILE = "messageRequestMode.json"

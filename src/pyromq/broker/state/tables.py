@@ -14,7 +14,8 @@ from pyromq.broker.state.saving import Saver
 from pyromq.clock import Clock
 from pyromq.config import BrokerConfig
 from pyromq.store.message_store import MessageStore
-from pyromq.store.tables.config_files import ConsumerOffsets, DelayOffsets, GroupTable, TopicTable
+from pyromq.store.tables.config_files import GroupTable, TopicTable
+from pyromq.store.tables.offset_files import ConsumerOffsets, DelayOffsets
 
 HOUR_MS = 3_600_000
 

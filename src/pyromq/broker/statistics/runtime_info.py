@@ -16,7 +16,7 @@ from pyromq.metrics import Histogram
 from pyromq.model import names
 from pyromq.records import record
 from pyromq.store.message_store import MessageStore
-from pyromq.store.tables.config_files import DelayOffsets
+from pyromq.store.tables.offset_files import DelayOffsets
 from pyromq.version import version
 
 #: The version of the protocol that `wire.command` names by number.

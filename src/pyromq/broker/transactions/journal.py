@@ -27,7 +27,7 @@ from pyromq.model import names
 from pyromq.model.message import AppendedAt, Draft, PackedHost
 from pyromq.store.message_store import MessageStore
 from pyromq.store.queues.queue_reader import ReadResult, ReadStatus
-from pyromq.store.tables.config_files import ConsumerOffsets
+from pyromq.store.tables.offset_files import ConsumerOffsets
 
 log = logging.getLogger("pyromq.broker")
 

@@ -11,9 +11,9 @@ from typing import Protocol
 from pyromq.client.group.places import Places
 from pyromq.errors import PyroMQError, StoreError, WrongShape
 from pyromq.files.disk import OsDisk
+from pyromq.files.json_file import JsonFile
 from pyromq.model.json_form import INT64, JsonObject, an_object
 from pyromq.model.queue import MessageQueue
-from pyromq.store.tables.config_files import JsonFile
 
 log = logging.getLogger("pyromq.client")
 

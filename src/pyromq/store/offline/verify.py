@@ -24,6 +24,7 @@ from pyromq.clock import Clock, SystemClock
 from pyromq.config import StoreConfig
 from pyromq.files import platform
 from pyromq.files.disk import Disk, OsDisk
+from pyromq.files.json_file import JsonFile
 from pyromq.records import layout
 from pyromq.records.scan import scan
 from pyromq.store.durability.checkpoint import AbortMark, CheckpointFile, RecoverPoint, RecoverPointFile
@@ -36,7 +37,6 @@ from pyromq.store.offline.verify_queues import QueueCheck
 from pyromq.store.offline.verify_report import MAX_FINDINGS, Finding, Severity, VerifyReport
 from pyromq.store.paths import StorePaths
 from pyromq.store.recovery import log_recovery
-from pyromq.store.tables.config_files import JsonFile
 
 __all__ = ["Finding", "Severity", "Verification", "VerifyReport", "bytes_and_messages_from", "verify"]
 

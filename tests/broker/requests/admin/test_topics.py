@@ -13,7 +13,7 @@ import pytest
 from broker.support.admin_parts import ADDRESS, AdminParts, pairs
 from pyromq.errors import BadRequest, NotNow
 from pyromq.model.topic import TopicConfig
-from pyromq.store.tables.config_files import ConsumerOffsets
+from pyromq.store.tables.offset_files import ConsumerOffsets
 from pyromq.wire.bodies.routes import TopicConfigs
 from pyromq.wire.requests import admin as ask
 

@@ -28,8 +28,8 @@ from pyromq.net.service import Handler
 from pyromq.net.slices import sliced_body
 from pyromq.store.message_store import MessageStore
 from pyromq.store.tables import log_history
-from pyromq.store.tables.config_files import DelayOffsets
 from pyromq.store.tables.log_history import LogHistory
+from pyromq.store.tables.offset_files import DelayOffsets
 from pyromq.wire.bodies.locks import MessageQueue
 from pyromq.wire.bodies.offsets import (
     CHANGES,

@@ -12,6 +12,7 @@ import pytest
 
 from broker.support.lone_client import SEND, Client, frame, messages, pull, send
 from net.fakes import LOOPS
+from pyromq import accelerated
 from pyromq.broker.broker import Broker
 from pyromq.config import BrokerConfig, FlushConfig, StoreConfig
 from pyromq.model.group import GroupConfig
@@ -118,7 +119,8 @@ def test_store_times_that_are_ahead_of_the_clock_wait_for_it(tmp_path: Path) -> 
     run(told())
 
 
-def test_the_log_stays_open_for_longer_when_messages_come_one_by_one(tmp_path: Path) -> None:
+@pytest.mark.skipif(accelerated.load("accelerator") is None, reason="without it there is no append batch")
+def test_the_batch_stays_open_for_longer_when_messages_come_one_by_one(tmp_path: Path) -> None:
     async def told() -> None:
         async with serving(tmp_path) as scene:
             await scene.client(sends(300))

@@ -33,6 +33,7 @@ class Nowhere:
     """A connection that takes its answers and forgets them."""
 
     address = "127.0.0.1:1"
+    inlet = None
     packed_address = b"\x7f\x00\x00\x01\x00\x00\x00\x01"
 
     def put_bytes(self, frames: bytes) -> bool:

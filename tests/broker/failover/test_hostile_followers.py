@@ -228,6 +228,15 @@ async def shaken_hands(scene: Scene, told: Introduction) -> list[bytes]:
 # --- slaves that share an id -----------------------------------------------------------------------------------------
 
 
+async def problem_of(slave: Broker) -> str:
+    """Why the copy of a slave does not go on, once there is a reason."""
+    assert slave.copies is not None
+    replica = slave.copies.replica
+    assert replica is not None
+    await until(lambda: replica.state.problem is not None)
+    return replica.state.problem or ""
+
+
 def test_two_slaves_with_one_broker_id_are_one_copy_and_both_sides_say_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -235,13 +244,9 @@ def test_two_slaves_with_one_broker_id_are_one_copy_and_both_sides_say_so(
         async with scene_in(tmp_path, copies=3) as scene:
             await scene.start("first", 1)
             await until(lambda: scene.copies == 1)
-            second = await scene.start("second", 1)
-            assert second.copies is not None
-            replica = second.copies.replica
-            assert replica is not None
-            await until(lambda: replica.state.problem is not None)
-            assert "has the broker id 1, and so has" in (replica.state.problem or "")
-            assert scene.brokers["first"].address in (replica.state.problem or "")
+            problem = await problem_of(await scene.start("second", 1))
+            assert "has the broker id 1, and so has" in problem
+            assert scene.brokers["first"].address in problem
             assert scene.copies == 1
             assert not await scene.is_acknowledged()
 
@@ -261,12 +266,8 @@ def test_a_copied_store_of_a_slave_is_no_second_copy(tmp_path: Path) -> None:
             shutil.copytree(tmp_path / "first", tmp_path / "second")
             await scene.start("first", 1)
             await until(lambda: scene.copies == 1)
-            second = await scene.start("second", 2)
-            assert second.copies is not None
-            replica = second.copies.replica
-            assert replica is not None
-            await until(lambda: replica.state.problem is not None)
-            assert "one store is a copy of the other" in (replica.state.problem or "")
+            problem = await problem_of(await scene.start("second", 2))
+            assert "one store is a copy of the other" in problem
             assert scene.copies == 1
 
     asyncio.run(story())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +32,7 @@ from pyromq.store.message_store import InlineRunner, MessageStore
 from pyromq.testing import SimDisk
 from pyromq.wire.codes import ResponseCode
 from pyromq.wire.requests.client import QueryConsumerOffset, UpdateConsumerOffset
+from small_disks import tmpfs
 
 QUEUE: dict[str, Any] = {"group": "g", "topic": "orders", "queue_id": 0}
 
@@ -105,17 +105,7 @@ def test_progress_that_cannot_be_saved_is_refused_until_it_can_be() -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    directory = tmp_path / "small"
-    directory.mkdir()
-    try:
-        command = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(directory)]
-        tried = subprocess.run(command, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        pytest.skip("there is no mount command")
-    if tried.returncode:
-        pytest.skip(f"a tmpfs cannot be mounted here: {tried.stderr.strip()}")
-    yield directory
-    subprocess.run(["umount", "-l", str(directory)], check=False)
+    yield from tmpfs(tmp_path / "small", mib=16)
 
 
 def fill(path: Path) -> None:

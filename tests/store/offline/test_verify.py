@@ -23,6 +23,7 @@ from pyromq.store.message_store import MessageStore
 from pyromq.store.offline.verify import Finding, Severity, VerifyReport, bytes_and_messages_from, verify
 from pyromq.store.queues.queue_cursor import ENTRY
 from pyromq.testing import SimDisk
+from small_disks import tmpfs
 from store.small_store import MESSAGES, fill, flip, make_store, open_store, record_starts, segments, small_config
 
 ROOT = Path("/store")
@@ -317,17 +318,7 @@ def test_a_missing_index_file_is_found(root: Path) -> None:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system in memory, where looking at a hole of a file takes room."""
-    directory = tmp_path / "mount"
-    directory.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(directory)]
-    try:
-        tried = subprocess.run(command, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        pytest.skip("there is no mount command")
-    if tried.returncode:
-        pytest.skip(f"a tmpfs cannot be mounted here: {tried.stderr.strip()}")
-    yield directory
-    subprocess.run(["umount", "-l", str(directory)], check=False)
+    yield from tmpfs(tmp_path / "mount", mib=24)
 
 
 def used_bytes(directory: Path) -> int:

@@ -9,7 +9,8 @@ So for `GUARD_SECONDS` after a start, a group with progress in a queue rejoins i
 found. A pull beyond that end is told to go on at the group's progress, and a commit beyond it is refused. One pull at
 or below it, of any consumer of the group, ends this for the queue. A consumer that seeks to the end in this time, as
 its first pull after the start, is set back as well: that cannot be told from a lost tail. Not covered: a consumer that
-does not pull between two starts that both lost a tail.
+does not pull between two starts that both lost a tail, and a group that never committed. Its positions cannot be told
+from those of readers that keep their own offsets and may begin anywhere (tools, batch jobs).
 """
 
 from __future__ import annotations

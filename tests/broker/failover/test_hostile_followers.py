@@ -228,12 +228,12 @@ async def shaken_hands(scene: Scene, told: Introduction) -> list[bytes]:
 # --- slaves that share an id -----------------------------------------------------------------------------------------
 
 
-async def problem_of(slave: Broker) -> str:
-    """Why the copy of a slave does not go on, once there is a reason."""
+async def problem_of(slave: Broker, reason: str) -> str:
+    """Wait until a slave does not replicate for this reason. Before it, a connection may have failed for another."""
     assert slave.copies is not None
     replica = slave.copies.replica
     assert replica is not None
-    await until(lambda: replica.state.problem is not None)
+    await until(lambda: reason in (replica.state.problem or ""))
     return replica.state.problem or ""
 
 
@@ -244,8 +244,7 @@ def test_two_slaves_with_one_broker_id_are_one_copy_and_both_sides_say_so(
         async with scene_in(tmp_path, copies=3) as scene:
             await scene.start("first", 1)
             await until(lambda: scene.copies == 1)
-            problem = await problem_of(await scene.start("second", 1))
-            assert "has the broker id 1, and so has" in problem
+            problem = await problem_of(await scene.start("second", 1), "has the broker id 1, and so has")
             assert scene.brokers["first"].address in problem
             assert scene.copies == 1
             assert not await scene.is_acknowledged()
@@ -266,8 +265,7 @@ def test_a_copied_store_of_a_slave_is_no_second_copy(tmp_path: Path) -> None:
             shutil.copytree(tmp_path / "first", tmp_path / "second")
             await scene.start("first", 1)
             await until(lambda: scene.copies == 1)
-            problem = await problem_of(await scene.start("second", 2))
-            assert "one store is a copy of the other" in problem
+            await problem_of(await scene.start("second", 2), "one store is a copy of the other")
             assert scene.copies == 1
 
     asyncio.run(story())
@@ -363,12 +361,10 @@ def test_a_slave_finds_a_master_whose_replication_port_is_any_other(
                 slave = await scene.start("slave", 1, primary=primary, members=members)
                 assert slave.copies is not None
                 await until(lambda: slave.copies is not None and not slave.copies.seeks_master)
-            says_so = "name it in replication.members" in caplog.text
-            assert says_so is not is_named
-            if is_named:
-                assert await scene.is_acknowledged()
-                assert slave.parts is not None
-                parts = slave.parts
-                await until(lambda: parts.metadata_copy.is_complete)
+            assert "no broker answers at" not in caplog.text
+            assert await scene.is_acknowledged()
+            assert slave.parts is not None
+            parts = slave.parts
+            await until(lambda: parts.metadata_copy.is_complete)
 
     asyncio.run(story())

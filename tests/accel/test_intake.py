@@ -20,6 +20,7 @@ from pyromq.net.connection import Connection
 from pyromq.net.peer import Peer
 from pyromq.net.server import Server
 from pyromq.net.service import Answer
+from pyromq.net.slices import SLICE_SECONDS, TURN_ANSWER_BYTES
 from pyromq.wire.command import Command
 from pyromq.wire.responses import Response
 
@@ -194,5 +195,48 @@ def test_a_connection_that_was_left_takes_no_answers_any_more() -> None:
             assert connection.inlet is None
             assert inlet.send(b"too late") == 0
             await until(lambda: not server.connections)
+
+    run(story())
+
+
+class Turns:
+    """A fast path that takes nothing, and counts the turns."""
+
+    count = 0
+
+    def take(self, data: memoryview, at: int, connection: Connection) -> int:
+        return at
+
+    def begin_turn(self) -> None:
+        self.count += 1
+
+    def end_turn(self) -> None:
+        pass
+
+
+def test_a_turn_ends_when_its_slice_is_used_up_and_the_next_begins_with_the_rest() -> None:
+    async def story() -> None:
+        counted, rooms, served = Turns(), list[int](), list[tuple[int, int]]()
+
+        def work(command: Command, peer: Peer) -> Answer:
+            rooms.append(peer.answer_room)
+            served.append((command.correlation_id, counted.count))
+            until_ns = time.monotonic_ns() + int(1.5e9 * SLICE_SECONDS)
+            while time.monotonic_ns() < until_ns:
+                pass
+            return Response()
+
+        async with serving(work) as (server, sock):
+            more = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(3)]
+            await until(lambda: len([one for one in server.connections if one.inlet is not None]) == 4)
+            server.fast_path = server.turns = counted
+            for number, one in enumerate([sock, *more]):
+                one.send(request(correlation_id=number))
+            await until(lambda: len(served) == 4)
+            assert sorted(number for number, _ in served) == [0, 1, 2, 3]
+            assert [turn for _, turn in served] == [1, 2, 3, 4]
+            assert rooms == [TURN_ANSWER_BYTES // 4, TURN_ANSWER_BYTES // 3, TURN_ANSWER_BYTES // 2, TURN_ANSWER_BYTES]
+            for one in more:
+                one.close()
 
     run(story())

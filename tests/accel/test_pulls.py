@@ -28,7 +28,7 @@ from pyromq.model.group import GroupConfig
 from pyromq.model.message import Draft
 from pyromq.model.topic import TopicConfig
 from pyromq.net.connection import Connection
-from pyromq.net.service import Service
+from pyromq.net.service import NEXT_TURN, Service
 from pyromq.records.properties import encode_properties
 from pyromq.store.queues.queue_cursor import QueueCursor
 from pyromq.store.queues.queue_reader import MAX_ENTRIES_LOOKED_AT
@@ -47,6 +47,13 @@ class FakeConnection(FakePeer):
     def __init__(self) -> None:
         super().__init__()
         self.out: list[bytes] = []
+        self.turns_asked = self.turns_waited = 0
+
+    def ask_for_turn(self) -> None:
+        self.turns_asked += 1
+
+    def wait_for_turn(self) -> None:
+        self.turns_waited += 1
 
     def put_bytes(self, frames: bytes) -> bool:
         self.out.append(frames)
@@ -88,8 +95,8 @@ class Scene:
             return None
         return encode_frame(answer_to(command, answer), answer.body)
 
-    def compiled(self, data: bytes) -> tuple[int, list[bytes]]:
-        connection = FakeConnection()
+    def compiled(self, data: bytes, connection: FakeConnection | None = None) -> tuple[int, list[bytes]]:
+        connection = connection or FakeConnection()
         return self.fast.take(memoryview(data), 0, cast(Connection, connection)), connection.out
 
 
@@ -314,3 +321,39 @@ def test_a_window_through_which_nothing_can_be_given_gives_nothing(scene: Scene)
         assert plan.answer(max(offset, 0), 1) is None
     plan.close_window()
     assert plan.answer(5, 1) is None
+
+
+def test_an_answer_is_no_larger_than_the_room_of_its_turn_and_the_rest_waits(scene: Scene) -> None:
+    connection = FakeConnection()
+    connection.answer_room = 1000
+    data = frame({**PLAIN, "maxMsgNums": "100"})
+    assert scene.compiled(data * 3, connection)[0] == len(data), "one answer uses up more than half of the room"
+    (answer,) = connection.out
+    assert answer == scene.ordinary(frame({**PLAIN, "maxMsgNums": "100", "maxMsgBytes": "1000"}))
+    assert (connection.turns_asked, connection.turns_waited) == (0, 1)
+
+
+def test_a_message_larger_than_the_room_is_given_to_a_peer_that_has_its_turn(scene: Scene) -> None:
+    connection = FakeConnection()
+    connection.answer_room = 10
+    data = frame(PLAIN)
+    assert scene.compiled(data, connection) == (0, [])
+    assert (connection.turns_asked, connection.turns_waited) == (1, 0)
+    connection.has_turn = True
+    assert scene.compiled(data, connection) == (len(data), [scene.ordinary(frame({**PLAIN, "maxMsgNums": "1"}))])
+
+
+def test_the_ordinary_path_gives_as_much_as_the_room_of_its_turn(scene: Scene) -> None:
+    peer = FakePeer()
+    data = frame({**PLAIN, "maxMsgNums": "100"})
+    command = decode_frame(memoryview(data), 0, len(data))
+    peer.answer_room = 1000
+    answer = scene.service.handle(command, peer)
+    assert isinstance(answer, Response)
+    assert 500 < answer.body_bytes <= 1000
+    peer.answer_room = 10
+    assert scene.service.handle(command, peer) is NEXT_TURN
+    peer.has_turn = True
+    answer = scene.service.handle(command, peer)
+    assert isinstance(answer, Response)
+    assert len(answer.body) == 1

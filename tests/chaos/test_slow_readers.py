@@ -22,6 +22,8 @@ PEERS = 300
 UNSENT_MIB = 64
 #: Beside the answers: a chunk in each transport, one answer that is being made, and what Python itself keeps.
 MORE_MIB = 96
+#: CPU time of the broker until a new client has its answer, with 400 connections that are accepted before it.
+NEW_CLIENT_SECONDS = 0.5
 SETTINGS = f"""
 [limits]
 max_unsent_bytes = {UNSENT_MIB * MIB}
@@ -47,13 +49,13 @@ def peak_of(server: Server) -> Iterator[list[int]]:
         looker.join()
 
 
-def peers_that_never_read(server: Server) -> list[socket.socket]:
+def peers_that_never_read(server: Server, count: int = PEERS) -> list[socket.socket]:
     """All of them ask in one turn of the broker's loop: it is stopped while they do."""
     question: PullMessage = pull("large", 0, 0, most=1000)
     question.max_bytes = 16 * MIB
     asked = b"".join(encode_frame(encode_request(question, number)) for number in range(8))
     peers = []
-    for _ in range(PEERS):
+    for _ in range(count):
         peer = socket.socket()
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         peer.connect(("127.0.0.1", server.port))
@@ -88,4 +90,26 @@ def test_peers_that_never_read_cost_no_more_than_the_limit_and_it_is_given_back(
             await eventually(is_small, 15)
 
     with Server(tmp_path, SETTINGS) as server:
+        asyncio.run(story(server))
+
+
+def test_a_new_client_is_served_before_the_answers_of_many_that_never_read(tmp_path: Path) -> None:
+    """Measured in CPU time of the broker: 400 whole answers take seconds of it."""
+
+    async def story(server: Server) -> None:
+        async with connected(server.port) as wire:
+            for _ in range(12):
+                assert (await wire.call(send("large", bytes(MIB)))).code == 0
+            assert (await wire.call(send("small", b"x"))).code == 0
+            used = server.processor_seconds()
+            peers = await asyncio.to_thread(peers_that_never_read, server, 400)
+            async with connected(server.port) as newcomer:
+                assert (await newcomer.call(pull("small", 0, 0))).code == 0
+            used = server.processor_seconds() - used
+            print(f"the first answer came after {used:.3f} s of CPU time")
+            assert used < NEW_CLIENT_SECONDS
+            for peer in peers:
+                peer.close()
+
+    with Server(tmp_path) as server:
         asyncio.run(story(server))

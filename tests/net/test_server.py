@@ -382,7 +382,7 @@ def test_half_a_request_is_not_waited_for_for_ever(loop: str, caplog: pytest.Log
 
 def test_a_peer_that_never_reads_is_cut_off_and_costs_little(loop: str, caplog: pytest.LogCaptureFixture) -> None:
     """It asks for more and more; each answer is 60 KiB."""
-    limits = LimitsConfig(max_unsent_bytes_per_connection=256 * KIB, max_unsent_bytes=MIB, stalled_close_ms=300)
+    limits = LimitsConfig(max_unsent_bytes_per_connection=256 * KIB, max_unsent_bytes=2 * MIB, stalled_close_ms=300)
 
     async def story() -> None:
         async with serving(lambda *_: Response(body=bytes(60 * KIB)), limits) as server:

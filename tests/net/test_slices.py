@@ -5,10 +5,19 @@ from __future__ import annotations
 import asyncio
 
 from net.fakes import FakeTransport, request, run, turns
+from pyromq.config import LimitsConfig
 from pyromq.net.endpoint import Home
 from pyromq.net.peer import Peer
-from pyromq.net.service import Answer
-from pyromq.net.slices import MAX_JOBS, SLICE_SECONDS, job, slices_of
+from pyromq.net.service import NEXT_TURN, Answer
+from pyromq.net.slices import (
+    MAX_JOBS,
+    MAX_TURNS_OF_ACCEPTS,
+    MIN_ANSWER_BYTES,
+    SLICE_SECONDS,
+    TURN_ANSWER_BYTES,
+    job,
+    slices_of,
+)
 from pyromq.wire.command import Command
 from pyromq.wire.responses import Response
 
@@ -203,5 +212,102 @@ def test_jobs_whose_caller_went_away_are_not_begun() -> None:
             task.cancel()
         await asyncio.wait(tasks)
         assert begun == [19]
+
+    run(story())
+
+
+def test_every_third_heavy_turn_is_the_newest_first_request() -> None:
+    async def story() -> None:
+        slices, served = slices_of(asyncio.get_running_loop()), list[str]()
+        for number in range(6):
+            slices.later(lambda number=number: served.append(f"old {number}"), is_heavy=True)  # type: ignore[misc]
+            slices.later(lambda number=number: served.append(f"new {number}"), is_heavy=True, is_new=True)  # type: ignore[misc]
+        assert slices.waiting == 12
+        await turns(14)
+        assert served[:6] == ["new 0", "old 0", "new 5", "new 1", "old 1", "new 4"]
+        assert len(served) == 12
+
+    run(story())
+
+
+def test_connections_are_accepted_before_heavy_steps_and_delay_each_by_a_bounded_number_of_turns() -> None:
+    async def story() -> None:
+        slices, served = slices_of(asyncio.get_running_loop()), list[int]()
+        for number in range(2):
+            slices.later(lambda number=number: served.append(number), is_heavy=True)  # type: ignore[misc]
+        for turn in range(2 * MAX_TURNS_OF_ACCEPTS):
+            assert len(served) == turn // MAX_TURNS_OF_ACCEPTS
+            slices.accepted()
+            await turns(1)
+        await turns(1)
+        assert len(served) == 2
+
+    run(story())
+
+
+class Giver:
+    """A handler whose answers have `size` bytes, and which gives large ones only to a peer that has its turn."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.served: list[str] = []
+
+    def __call__(self, _: Command, peer: Peer) -> Answer:
+        if self.size > peer.answer_room and not peer.has_turn:
+            return NEXT_TURN
+        self.served.append(peer.address)
+        return Response(body=bytes(min(self.size, max(peer.answer_room, MIN_ANSWER_BYTES))))
+
+
+def test_one_answer_larger_than_its_share_is_given_per_turn() -> None:
+    async def story() -> None:
+        giver = Giver(TURN_ANSWER_BYTES + 1)
+        home = Home(giver)
+        peers = [FakeTransport(home, ("10.0.0.1", 1 + number)) for number in range(20)]
+        for peer in peers:
+            peer.feed(request() + request(correlation_id=2))
+        assert not giver.served
+        assert all(peer.is_reading_paused for peer in peers)
+        last, before = FakeTransport(home, ("10.0.0.2", 1)), 0
+        last.feed(request())
+        for _ in range(MAX_TURNS_OF_ACCEPTS + 4):
+            await turns(1)
+            assert len(giver.served) <= before + 1, "at most one per turn"
+            before = len(giver.served)
+        assert "10.0.0.2:1" in giver.served, "the newest does not wait for all the others"
+        await turns(200)
+        assert len(giver.served) == 41
+        assert not any(peer.is_reading_paused for peer in peers)
+
+    run(story())
+
+
+def test_the_room_of_an_answer_shrinks_with_the_connections_that_wait_and_with_the_unsent_bytes() -> None:
+    async def story() -> None:
+        home = Home(Giver(2 * TURN_ANSWER_BYTES), LimitsConfig(max_unsent_bytes=64 << 20))
+        peer = FakeTransport(home)
+        assert peer.connection.answer_room == TURN_ANSWER_BYTES
+        for number in range(7):
+            FakeTransport(home, ("10.0.0.1", 1 + number)).feed(request())
+        assert peer.connection.answer_room == TURN_ANSWER_BYTES // 8
+        home.count_unsent((16 << 20) + 1)
+        assert peer.connection.answer_room == MIN_ANSWER_BYTES
+        home.count_unsent(-2)
+        assert peer.connection.answer_room == TURN_ANSWER_BYTES // 8
+        await turns(50)
+
+    run(story())
+
+
+def test_a_connection_gets_its_share_of_answers_and_then_waits_for_its_turn() -> None:
+    async def story() -> None:
+        home = Home(Giver(MIN_ANSWER_BYTES))
+        home.count_unsent(home.limits.max_unsent_bytes // 4 + 1)
+        greedy = FakeTransport(home)
+        greedy.feed(b"".join(request(correlation_id=number) for number in range(5)))
+        assert len(greedy.answers) == 1
+        assert greedy.is_reading_paused
+        await turns(30)
+        assert [one.correlation_id for one in greedy.answers] == [0, 1, 2, 3, 4]
 
     run(story())

@@ -15,6 +15,8 @@ cdef class Inlet:
     cdef int write(self, bytes answers) except -1
 
 cdef class Shortcut:
+    # Limit of an answer that can be made smaller, in this turn.
+    cdef long long answer_room
     cdef Py_ssize_t take_bytes(self, const unsigned char* data, Py_ssize_t size, Inlet inlet) except -1
 
 cdef long long nanoseconds() noexcept

@@ -12,6 +12,9 @@ class Inlet:
 
 class Intake:
     descriptor: int
+    #: Limit of an answer that can be made smaller: by the unsent bytes, and also by the connections of this turn.
+    max_answer_bytes: int
+    answer_room: int
     def __init__(self, scratch: memoryview) -> None: ...
     def new_inlet(self, connection: Connection, descriptor: int, host: bytes) -> Inlet: ...
     def add(self, inlet: Inlet) -> None: ...

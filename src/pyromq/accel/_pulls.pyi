@@ -14,6 +14,8 @@ class PullPlan:
     pulls: int
     messages: int
     bytes_out: int
+    #: The last pull got no answer because its first message is larger than the room.
+    is_too_large: bool
     def __init__(
         self,
         queue: ConsumeQueue,
@@ -40,7 +42,9 @@ class PullPlan:
         hot_from: int,
     ) -> None: ...
     def close_window(self) -> None: ...
-    def answer(self, offset: int, correlation_id: int, inlet: Inlet | None = None) -> bytes | None: ...
+    def answer(
+        self, offset: int, correlation_id: int, inlet: Inlet | None = None, room: int = ..., has_turn: bool = False
+    ) -> bytes | None: ...
 
 class PullLoop(Shortcut):
     planned_at: int

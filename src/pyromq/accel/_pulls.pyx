@@ -53,6 +53,7 @@ cdef class PullPlan:
     cdef public long long pulls
     cdef public long long messages
     cdef public long long bytes_out
+    cdef public bint is_too_large
     # The window: entries of one file, which begins with `first_offset`; those of the messages from `offset` to `end`.
     cdef const unsigned char[::1] entries
     cdef long long first_offset
@@ -83,6 +84,7 @@ cdef class PullPlan:
         if len(self.pieces) != 5:
             raise ValueError("not for the fast path")
         self.pulls = self.messages = self.bytes_out = 0
+        self.is_too_large = False
         self.close_window()
 
     def open_window(self, const unsigned char[::1] entries, long long first_offset, long long offset, long long end,
@@ -111,13 +113,18 @@ cdef class PullPlan:
         self.buffers = None
         self.good_until = 0
 
-    def answer(self, long long offset, int correlation_id, Inlet inlet=None):
+    def answer(self, long long offset, int correlation_id, Inlet inlet=None, long long room=1 << 62,
+               bint has_turn=False):
         """What is left to be written of the answer to a pull through the window: all of it, or nothing if it has left
         through the inlet, from where the messages lie. None: the ordinary way must take a closer look."""
-        return self.answer_through(inlet, offset, correlation_id, True)
+        return self.answer_through(inlet, offset, correlation_id, True, room, has_turn)
 
-    cdef bytes answer_through(self, Inlet inlet, long long offset, int correlation_id, bint is_caught_up):
-        """A queue that may not have all its messages yet gives no answer that could have more."""
+    cdef bytes answer_through(self, Inlet inlet, long long offset, int correlation_id, bint is_caught_up,
+                              long long room, bint has_turn):
+        """A queue that may not have all its messages yet gives no answer that could have more.
+
+        An answer has at most `room` bytes; a single message that is larger is given only if the peer has its turn.
+        """
         cdef QueueView view
         cdef unsigned char head[1024]
         cdef unsigned char* at = head + 8
@@ -128,12 +135,15 @@ cdef class PullPlan:
         view.first = offset - self.first_offset
         view.end = end - self.first_offset
         view.max_messages = self.max_messages
-        view.max_bytes = self.max_bytes
+        view.max_bytes = min(self.max_bytes, room)
         view.first_base = self.first_base
         view.segment_bytes = self.segment_bytes
         view.readable = self.readable
         view.hot_from = self.hot_from
         if not measure(&self.entries[0], &view, self.buffers, self.tag_codes) or view.count == 0:
+            return None
+        self.is_too_large = view.total > room and not has_turn
+        if self.is_too_large:
             return None
         if view.next == view.end and view.count < self.max_messages and (end < max_offset or not is_caught_up):
             return None  # it goes on, perhaps in the next file
@@ -202,6 +212,7 @@ cdef class PullLoop(Shortcut):
         cdef PyObject* found
         cdef PullPlan plan
         cdef bytes key, answer
+        cdef long long before, answered = 0
         if self.planned_at != <long long>self.consumers.changes:
             return 0
         while at < size and inlet.is_plain:
@@ -214,14 +225,22 @@ cdef class PullLoop(Shortcut):
                 break
             if self.resets and (plan.group, plan.topic, plan.queue_id) in self.resets:
                 break
-            answer = plan.answer_through(inlet, header.offset, header.correlation_id, False)
+            before = plan.bytes_out
+            plan.is_too_large = False
+            answer = plan.answer_through(inlet, header.offset, header.correlation_id, False, self.answer_room, False)
             if answer is None:
+                if plan.is_too_large:
+                    inlet.connection.ask_for_turn()
                 break
             if answer:
                 inlet.write(answer)
             at += header.size
             if plan.commits and header.committed >= 0:
                 self.commit(plan, header.committed, inlet.connection)
+            answered += plan.bytes_out - before
+            if 2 * answered > self.answer_room:
+                inlet.connection.wait_for_turn()
+                break
         return at
 
 
@@ -239,5 +258,6 @@ cdef class ShortcutsInTurn(Shortcut):
         if self.sends is not None:
             at = self.sends.take_bytes(data, size, inlet)
         if at < size and self.pulls is not None:
+            self.pulls.answer_room = self.answer_room
             at += self.pulls.take_bytes(data + at, size - at, inlet)
         return at

@@ -80,22 +80,35 @@ class FastPulls:
 
     def take(self, data: memoryview, at: int, connection: Connection) -> int:
         """Answer the pulls at the front; where the first frame begins that is not for this."""
+        room, answered = connection.answer_room, 0
         while (found := split_pull(data, at)) is not None:
             end, key, offset, committed, correlation_id = found
             plan = self._plan(key, data, at, end)
-            answer = None if plan is None else self._answer(plan, offset, correlation_id, connection.inlet)
-            if plan is None or answer is None:
+            if plan is None:
                 break
+            before = plan.bytes_out
+            answer = self._answer(plan, offset, correlation_id, connection, room)
+            if answer is None:
+                if plan.is_too_large:
+                    connection.ask_for_turn()
+                break
+            answered += plan.bytes_out - before
             if plan.commits and committed >= 0:
                 self._commit(plan, committed, connection)
             at = end
             if (answer and not connection.put_bytes(answer)) or not connection.is_reading:
                 break
+            if 2 * answered > room:
+                connection.wait_for_turn()
+                break
         return at
 
-    def _answer(self, plan: PullPlan, offset: int, correlation_id: int, inlet: Any) -> bytes | None:
-        """What is to be written; None: there is more to it than giving messages."""
+    def _answer(
+        self, plan: PullPlan, offset: int, correlation_id: int, connection: Connection, room: int
+    ) -> bytes | None:
+        """Return the bytes to write, or `None` if the ordinary path has to decide."""
         store, queue = self._store, plan.queue
+        plan.is_too_large = False
         if self._resets.is_pending(plan.group, plan.topic, plan.queue_id):
             return None
         if self._progress.must_rejoin(plan.group, plan.topic, plan.queue_id):
@@ -116,7 +129,8 @@ class FastPulls:
             entries, segment.base // ENTRY.size, offset, min(last, segment.end // ENTRY.size), queue.min_offset,
             log_files.start, log_files.file_bytes, log_files.buffers, min(store.positions().written, warm[1]), warm[0],
         )  # fmt: skip
-        return plan.answer(offset, correlation_id, inlet)
+        inlet: Any = connection.inlet  # of this folder's intake
+        return plan.answer(offset, correlation_id, inlet, room, connection.has_turn)
 
     def _commit(self, plan: PullPlan, offset: int, connection: Connection) -> None:
         try:

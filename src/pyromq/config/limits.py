@@ -28,7 +28,8 @@ class LimitsConfig:
     max_in_flight_bytes_per_connection: int = fixed(64 * MIB)
     #: Stop reading from a connection above this many unsent answer bytes.
     max_unsent_bytes_per_connection: int = 16 * MIB
-    #: Most unsent answer bytes of all connections: the memory that slow peers may cost. Their unparsed requests count
+    #: Most unsent answer bytes of all connections: the memory that slow peers may cost. Above a quarter of it pulls get
+    #: small answers, above three quarters the connection with the most unsent bytes is closed. Unparsed requests count
     #: towards `max_partial_bytes`.
     max_unsent_bytes: int = 256 * MIB
     #: Close a connection whose peer reads none of its unsent answers for this long.

@@ -25,8 +25,8 @@ from pyromq.model.message import LOCALHOST, PackedHost
 from pyromq.net.address import pack_address, shown_address
 from pyromq.net.endpoint import Handle, Home, Inlet
 from pyromq.net.outbox import CHUNK_BYTES, Outbox
-from pyromq.net.service import answer_for
-from pyromq.net.slices import CALLER, SLICE_SECONDS, slices_of
+from pyromq.net.service import NEXT_TURN, answer_for
+from pyromq.net.slices import CALLER, MIN_ANSWER_BYTES, SLICE_SECONDS, slices_of
 from pyromq.net.tcp_state import is_sent_in_vain
 from pyromq.wire.command import FLAG_ANSWER, FLAG_ONE_WAY, Command
 from pyromq.wire.frames import body_pieces, decode_frame, encode_frame, encode_head, frame_end
@@ -61,10 +61,11 @@ class Connection(asyncio.BufferedProtocol):
     """A `Peer`, and the protocol that asyncio drives."""
 
     __slots__ = (
-        "_calls", "_due", "_flush_is_due", "_frames", "_home", "_in_flight", "_in_flight_bytes", "_is_closed",
-        "_is_halted", "_is_leaving", "_is_reading_paused", "_is_watching", "_last_id", "_last_tick", "_loop", "_lost",
-        "_oldest", "_out", "_out_bytes", "_outbox", "_slices", "_slow_s", "_stalled_since", "_taken", "_transport",
-        "_waits_for_turn", "_written", "address", "host", "inlet", "packed_address", "partial_bytes", "unsent_bytes",
+        "_calls", "_due", "_flush_is_due", "_frames", "_had_turn", "_home", "_in_flight", "_in_flight_bytes",
+        "_is_closed", "_is_halted", "_is_leaving", "_is_reading_paused", "_is_watching", "_last_id", "_last_tick",
+        "_loop", "_lost", "_oldest", "_out", "_out_bytes", "_outbox", "_slices", "_slow_s", "_stalled_since", "_taken",
+        "_transport", "_waits_for_turn", "_written", "address", "has_turn", "host", "inlet", "packed_address",
+        "partial_bytes", "unsent_bytes",
     )  # fmt: skip
 
     def __init__(self, home: Home) -> None:
@@ -85,6 +86,9 @@ class Connection(asyncio.BufferedProtocol):
         #: The requests of this connection have used a slice of work: other connections go first.
         self._slices = slices_of(self._loop)
         self._waits_for_turn = False
+        self.has_turn = False
+        #: Had a turn since the last time that all its requests were handled.
+        self._had_turn = False
         #: Requests whose answers are not ready, each with its flags; and what they cost.
         self._in_flight: dict[asyncio.Future[Any], int] = {}
         self._in_flight_bytes = 0
@@ -130,6 +134,7 @@ class Connection(asyncio.BufferedProtocol):
             self.host, port = name[:2]
             self.address = shown_address(self.host, port)
             self.packed_address = pack_address(self.host, port)
+        self._slices.accepted()
         if not self._home.opened(self):
             self._shut()
         elif self._home.intake is not None:
@@ -248,6 +253,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close(str(bad))
         finally:
             self._frames.keep(data, len(data) if self._is_closed else at)
+        self._had_turn = self._had_turn and len(self._frames) > 0
         self._count_partial(moved_on=at > 0)
         self._tell_inlet()
         self._flush()
@@ -257,7 +263,7 @@ class Connection(asyncio.BufferedProtocol):
         at = 0
         home, limits = self._home, self._home.frame_limits
         cpu_time = self._slices.cpu_time
-        began = cpu_time()
+        began, answered = cpu_time(), 0
         while not self._is_halted:
             if home.fast_path is not None:
                 at = home.fast_path.take(data, at, self)
@@ -275,9 +281,13 @@ class Connection(asyncio.BufferedProtocol):
                 if command.flags & FLAG_ANSWER:
                     self._take_answer(command)
                 else:
-                    self._take_request(command, end - at)
-                    if cpu_time() - began > SLICE_SECONDS:
-                        self._wait_for_turn(is_heavy=True)
+                    before = self._out_bytes
+                    if not self._take_request(command, end - at):
+                        self.ask_for_turn()
+                        break
+                    answered += self._out_bytes - before
+                    if cpu_time() - began > SLICE_SECONDS or self.is_enough(answered):
+                        self.wait_for_turn()
             at = end
             if self._out_bytes > WRITE_BYTES:
                 self._write_out()
@@ -319,16 +329,21 @@ class Connection(asyncio.BufferedProtocol):
         if call is not None and not call.done():
             call.set_result(command)
 
-    def _take_request(self, command: Command, size: int) -> None:
+    def _take_request(self, command: Command, size: int) -> bool:
+        """Handle a request; False if that needs a turn of its own."""
         try:
             answer = self._home.handle(command, self)
             if answer is not None and not isinstance(answer, Response):
                 self._answer_later(command, answer, size)
-                return
+                return True
+            if answer is NEXT_TURN:
+                return False
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  the client gets an answer
             answer = answer_for(error, command, self)
         if answer is not None and not command.flags & FLAG_ONE_WAY:
             self._put_answer(command, answer)
+        self.has_turn = False
+        return True
 
     # --- back-pressure -----------------------------------------------------------------------------------------------
 
@@ -350,17 +365,35 @@ class Connection(asyncio.BufferedProtocol):
             self._read_on()
             self._loop.call_soon(self._look_again)
 
-    def _wait_for_turn(self, *, is_heavy: bool) -> None:
+    @property
+    def answer_room(self) -> int:
+        return self._home.answer_room(self._slices.waiting)
+
+    def is_enough(self, answered: int) -> bool:
+        """Whether so many bytes of answers use up the connection's share of this turn."""
+        return 2 * answered > MIN_ANSWER_BYTES and 2 * answered > self.answer_room
+
+    def ask_for_turn(self) -> None:
+        """The next answer is larger than the share of this turn."""
+        self._wait_for_turn(is_heavy=True, is_new=not self._had_turn)
+
+    def wait_for_turn(self) -> None:
+        """The share of this turn is used up: other connections go first."""
+        self._wait_for_turn(is_heavy=True)
+
+    def _wait_for_turn(self, *, is_heavy: bool, is_new: bool = False) -> None:
         """Handle nothing more, and read nothing, until the other connections had their turn."""
         if not self._waits_for_turn:
             self._waits_for_turn = True
-            self._slices.later(self._take_turn, is_heavy=is_heavy)
+            self._slices.later(partial(self._take_turn, is_heavy=is_heavy), is_heavy=is_heavy, is_new=is_new)
             self._weigh()
 
-    def _take_turn(self) -> None:
+    def _take_turn(self, *, is_heavy: bool) -> None:
         self._waits_for_turn = False
+        self.has_turn = self._had_turn = is_heavy
         self._weigh()
         self._look_again()
+        self.has_turn = False
 
     def _read_on(self) -> None:
         assert self._transport is not None

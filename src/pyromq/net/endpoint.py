@@ -1,7 +1,8 @@
 """What the connections of one server or client share: the handler, the limits, and what they cost in memory together.
 
-Two sums are kept. Answers that peers do not take: above half the limit nobody who is behind is read from, above the
-limit the one that is most behind is cut off. Requests that have not arrived whole: above the limit the one that has
+Two sums are kept. Answers that peers do not take: above a quarter of the limit pulls get the smallest answers, above
+half of it nobody who is behind is read from, above three quarters the one that is most behind is cut off: the last
+quarter is for buffers that are not counted. Requests that have not arrived whole: above the limit the one that has
 waited longest is cut off, so that a peer which sends the half of something cannot crowd out those that send the whole.
 """
 
@@ -19,6 +20,7 @@ from pyromq.net.memory import Released
 from pyromq.net.peer import Peer
 from pyromq.net.rate_limited_log import Complaints
 from pyromq.net.service import Answer
+from pyromq.net.slices import MIN_ANSWER_BYTES, TURN_ANSWER_BYTES
 from pyromq.wire.codes import code_name
 from pyromq.wire.command import Command
 from pyromq.wire.frames import FrameLimits
@@ -69,6 +71,12 @@ class Inlet(Protocol):
 
 class Intake(Protocol):
     """Reads all connections of a server together, with one call for each turn of the loop."""
+
+    #: Limit of an answer that can be made smaller: by the unsent bytes, and also by the connections of this turn.
+    max_answer_bytes: int
+
+    @property
+    def answer_room(self) -> int: ...
 
     #: Readable when one of the connections is.
     @property
@@ -121,6 +129,8 @@ class Home:
         #: Connections whose peers have not taken all that was written, and how many bytes that is in all.
         self.behind: set[Connection] = set()
         self.unsent_bytes = 0
+        #: Limit of an answer that can be made smaller, by the unsent bytes alone.
+        self.max_answer_bytes = TURN_ANSWER_BYTES
         self.released = Released()
         #: Connections with the half of a frame, the oldest first, and the tick at which it began.
         self.partial: dict[Connection, int] = {}
@@ -145,15 +155,24 @@ class Home:
         limits = self.limits
         return limits.max_unsent_bytes_per_connection if self.unsent_bytes <= limits.max_unsent_bytes // 2 else 0
 
+    def answer_room(self, waiting: int) -> int:
+        """Return the limit of an answer that can be made smaller, with `waiting` connections waiting for a turn."""
+        room = self.max_answer_bytes if self.intake is None else self.intake.answer_room
+        return max(min(room, TURN_ANSWER_BYTES // (waiting + 1)), MIN_ANSWER_BYTES)
+
     def count_unsent(self, more: int) -> None:
         self.unsent_bytes += more
+        is_scarce = self.unsent_bytes > self.limits.max_unsent_bytes // 4
+        self.max_answer_bytes = MIN_ANSWER_BYTES if is_scarce else TURN_ANSWER_BYTES
+        if self.intake is not None:
+            self.intake.max_answer_bytes = self.max_answer_bytes
         if more < 0:
             self.released.count(-more)
-        while self.unsent_bytes > self.limits.max_unsent_bytes and self.behind:
+        while self.unsent_bytes > self.limits.max_unsent_bytes * 3 // 4 and self.behind:
             most = max(self.behind, key=lambda one: one.unsent_bytes)
             most.abort(
                 f"it has not taken {most.unsent_bytes} bytes of its answers, and all peers together have not taken "
-                "limits.max_unsent_bytes"
+                "three quarters of limits.max_unsent_bytes"
             )
 
     def count_partial(self, more: int) -> None:

@@ -20,6 +20,14 @@ class Peer(Protocol):
     @property
     def is_open(self) -> bool: ...
 
+    @property
+    def answer_room(self) -> int:
+        """Most bytes of an answer; a larger one is given only if the peer has its turn."""
+
+    @property
+    def has_turn(self) -> bool:
+        """Whether the peer waited for a turn of its own: one answer may be larger than `answer_room`."""
+
     def tell(self, request: Request) -> None:
         """Send a request that has no answer. Nothing happens on a closed connection."""
 

@@ -25,6 +25,9 @@ from pyromq.wire.responses import Response, refusal
 log = logging.getLogger("pyromq.net")
 
 Answer = Response | Awaitable[Response | None] | None
+#: Returned by a handler whose answer is larger than the peer's share of this turn: the request is handled again when
+#: the connection has its turn (`Peer.has_turn`).
+NEXT_TURN = Response(code=ResponseCode.SYSTEM_BUSY, reason="this answer is larger than one turn gives out")
 #: The first argument is the type that the handler stands under in the table.
 Handler = Callable[[Any, Peer], Answer]
 

@@ -8,6 +8,7 @@ from pyromq.errors import PyroMQError
 from pyromq.wire.codes import ResponseCode
 from pyromq.wire.command import FLAG_ANSWER, Body, Command
 from pyromq.wire.fields import boolean, int32, int64, text, write_fields
+from pyromq.wire.frames import body_pieces
 
 
 @dataclass(slots=True, kw_only=True)
@@ -18,6 +19,10 @@ class Response:
     reason: str | None = None
     body: Body = b""
     more: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def body_bytes(self) -> int:
+        return sum(map(len, body_pieces(self.body)))
 
 
 def refusal(error: PyroMQError) -> Response:

@@ -12,7 +12,7 @@ from broker.support.fakes import Parts
 from pyromq.broker.delivery.long_polls import LOOKS_PER_CLOCK, LOOKS_PER_TURN, Holds
 from pyromq.errors import TopicNotFound
 from pyromq.model.message import Draft
-from pyromq.net.slices import SLICE_SECONDS, slices_of
+from pyromq.net.slices import SLICE_SECONDS, TURN_ANSWER_BYTES, slices_of
 from pyromq.wire.responses import Response
 
 LONG = 60.0
@@ -194,5 +194,19 @@ def test_looks_that_cost_much_are_spread_over_turns_of_the_loop() -> None:
         for _ in range(20):
             await asyncio.sleep(0)
         assert len(world.looks) == 6 * LOOKS_PER_CLOCK
+
+    story(tell)
+
+
+def test_large_answers_are_given_in_several_turns() -> None:
+    async def tell(world: World) -> None:
+        slices_of(asyncio.get_running_loop()).cpu_time = lambda: 0.0
+        world.arrive()
+        large = Response(body=[memoryview(bytes(TURN_ANSWER_BYTES // 2))])
+        held = [world.hold(str(number), found=large) for number in range(8)]
+        world.arrive()
+        assert len(world.looks) == 2
+        await asyncio.gather(*held)
+        assert len(world.looks) == 8
 
     story(tell)

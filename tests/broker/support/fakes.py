@@ -40,6 +40,7 @@ class FakePeer:
         self.address = address
         self.packed_address = packed_address
         self.is_open = True
+        self.answer_room, self.has_turn = 1 << 30, False
         self.told: list[Request] = []
         self.called: list[Request] = []
         #: The answers to the next calls, in order.

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from pyromq.net.slices import SLICE_SECONDS, slices_of
+from pyromq.net.slices import SLICE_SECONDS, TURN_ANSWER_BYTES, slices_of
 from pyromq.store.queues.arrivals import Arrivals
 from pyromq.wire.responses import Response
 
@@ -93,11 +93,13 @@ class Holds:
     def _look_again(self, queue: Queue, waiting: list[_Held]) -> None:
         """All of them look, a slice of them in this turn. What arrives meanwhile makes one more round, not many."""
         slices = slices_of(asyncio.get_running_loop())
-        began, looked = slices.cpu_time(), 0
+        began, looked, answered = slices.cpu_time(), 0, 0
         if not slices.is_spent:
             for held in waiting[:LOOKS_PER_TURN]:
-                _look(held)
+                answered += _look(held)
                 looked += 1
+                if answered >= TURN_ANSWER_BYTES:
+                    break
                 if looked % LOOKS_PER_CLOCK == 0 and slices.cpu_time() - began > SLICE_SECONDS:
                     break
             slices.spend(slices.cpu_time() - began)
@@ -120,16 +122,19 @@ class Holds:
                 del self._by_queue[queue]
 
 
-def _look(held: _Held) -> None:
+def _look(held: _Held) -> int:
+    """Answer the pull if there is something for it. Return the bytes of the answer: they are copied in this turn."""
     if held.answer.done():
-        return
+        return 0
     try:
         found = held.look()
     except Exception as error:  # noqa: BLE001  the pull is answered with it, like any other
         held.answer.set_exception(error)
-        return
-    if found is not None:
-        held.answer.set_result(found)
+        return 0
+    if found is None:
+        return 0
+    held.answer.set_result(found)
+    return found.body_bytes
 
 
 def _end(answer: asyncio.Future[Response], last: Last) -> None:

@@ -43,6 +43,8 @@ from pyromq.filters.subscription import SQL92, MessageFilter, Subscription, buil
 from pyromq.model.group import GroupConfig
 from pyromq.model.topic import TopicConfig
 from pyromq.net.peer import Peer
+from pyromq.net.service import NEXT_TURN
+from pyromq.net.slices import job
 from pyromq.records import layout, record
 from pyromq.records.properties import decode_properties
 from pyromq.store.message_store import MessageStore
@@ -157,10 +159,14 @@ class PullProcessor:
         answer = self._reset(request, plan)
         if answer is not None:
             return answer
+        plan.max_bytes = min(plan.max_bytes, peer.answer_room)
         if self._store.is_cold(request.topic, request.queue_id, request.offset):
-            return self._pull_cold(request, plan)
-        answer = self._look(request, plan)
-        return answer if answer.code != ResponseCode.PULL_NOT_FOUND else self._hold(request, answer)
+            return self._pull_cold(request, plan, peer)
+        found = _filtered(self._read(request, plan), plan)
+        if found.size > peer.answer_room and not peer.has_turn:
+            return NEXT_TURN
+        answer = self._answer(request, plan, found)
+        return answer if answer.code != ResponseCode.PULL_NOT_FOUND else self._hold(request, answer, peer)
 
     def _commit(self, request: PullMessage, peer: Peer) -> None:
         """An offset that cannot be is no reason to give no messages: the answer is what puts its client right."""
@@ -171,16 +177,18 @@ class PullProcessor:
         except (IllegalOffset, SystemBusy) as refused:
             log.warning("%s told its progress along with a pull, and it is not kept: %s", peer.address, refused)
 
-    async def _pull_cold(self, request: PullMessage, plan: Plan) -> Response:
+    async def _pull_cold(self, request: PullMessage, plan: Plan, peer: Peer) -> Response:
         found = await self._store.read_soon(request.topic, request.queue_id, request.offset, **_limits(plan))
-        answer = self._answer(request, plan, found)
+        answer = self._answer(request, plan, _filtered(found, plan))
         # What is held must have looked in this very turn, and it has: nothing was awaited since.
-        return answer if answer.code != ResponseCode.PULL_NOT_FOUND else await _settled(self._hold(request, answer))
+        if answer.code == ResponseCode.PULL_NOT_FOUND:
+            return await _settled(self._hold(request, answer, peer))
+        return answer if answer.body_bytes <= peer.answer_room else await _in_turn(answer)
 
-    def _hold(self, request: PullMessage, answer: PullResult) -> Awaitable[Response] | Response:
+    def _hold(self, request: PullMessage, answer: PullResult, peer: Peer) -> Awaitable[Response] | Response:
         if not request.flags & MAY_HOLD or self._holds.is_full:
             return answer
-        waiting = _Waiting(self, request, answer)
+        waiting = _Waiting(self, request, peer, answer)
         waiting.held = self._holds.hold(
             request.topic, request.queue_id, waiting.look, self._hold_seconds(request), waiting.end
         )
@@ -266,14 +274,14 @@ class PullProcessor:
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
-    def _look(self, request: PullMessage, plan: Plan) -> PullResult:
-        found = self._store.read(request.topic, request.queue_id, request.offset, **_limits(plan))
-        return self._answer(request, plan, found)
+    def _read(self, request: PullMessage, plan: Plan) -> ReadResult:
+        return self._store.read(request.topic, request.queue_id, request.offset, **_limits(plan))
 
-    def look_again(self, request: PullMessage) -> PullResult:
+    def look_again(self, request: PullMessage, room: int) -> PullResult:
         """The same pull, later: all that was checked may be different by now. Raises what the checks find."""
         plan = self.plan(request)
-        return self._reset(request, plan) or self._look(request, plan)
+        plan.max_bytes = min(plan.max_bytes, room)
+        return self._reset(request, plan) or self._answer(request, plan, _filtered(self._read(request, plan), plan))
 
     def _reset(self, request: PullMessage, plan: Plan) -> PullResult | None:
         """Tell a consumer at work that its group was moved, or that the queue lost its tail at the last start."""
@@ -294,10 +302,8 @@ class PullProcessor:
         return found.max_offset < request.offset <= self._store.given_out(request.topic, request.queue_id)
 
     def _answer(self, request: PullMessage, plan: Plan, found: ReadResult) -> PullResult:
-        found = _filtered(found, plan)
         if found.records:
-            size = sum(map(len, found.records))
-            self._statistics.got(request.group, request.topic, len(found.records), size)
+            self._statistics.got(request.group, request.topic, len(found.records), found.size)
         else:
             self._statistics.got_nothing()
         if found.status is ReadStatus.NO_QUEUE and request.offset != 0:
@@ -322,13 +328,14 @@ class _Waiting:
 
     processor: PullProcessor
     request: PullMessage
+    peer: Peer
     #: The newest answer that says: nothing.
     nothing: PullResult
     held: asyncio.Future[Response] | None = None
     is_telling: bool = False
 
     def look(self) -> Response | None:
-        found = self.processor.look_again(self.request)
+        found = self.processor.look_again(self.request, self.peer.answer_room)
         # With more to look at, the client comes again at once: what is for it may be among the rest.
         is_for_others = found.code == ResponseCode.PULL_RETRY_IMMEDIATELY and found.next_offset >= found.max_offset
         if found.code == ResponseCode.PULL_NOT_FOUND or is_for_others:
@@ -347,6 +354,12 @@ class _Waiting:
 
     def end(self) -> Response:
         return replace(self.nothing, code=ResponseCode.PULL_NOT_FOUND)
+
+
+async def _in_turn(answer: Response) -> Response:
+    """Return an answer that is larger than its share of a turn; at most one of them leaves per turn of the loop."""
+    async with job():
+        return answer
 
 
 async def _settled(answer: Awaitable[Response] | Response) -> Response:

@@ -45,6 +45,10 @@ class ReadResult:
     max_offset: int
     records: list[memoryview] = field(default_factory=list)
 
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.records))
+
 
 #: How many entries a filtered read looks at before it answers: one request must not hold up the others.
 MAX_ENTRIES_LOOKED_AT = 16_000

@@ -15,12 +15,12 @@ import pytest
 
 from late import TookTooLong, in_time
 from net.fakes import frames_in, request, run, until
-from pyromq.accel._intake import Inlet, Intake
+from pyromq.accel._intake import SLICE_VALUES, Inlet, Intake
 from pyromq.net.connection import Connection
 from pyromq.net.peer import Peer
 from pyromq.net.server import Server
 from pyromq.net.service import Answer
-from pyromq.net.slices import SLICE_SECONDS, TURN_ANSWER_BYTES
+from pyromq.net.slices import MIN_ANSWER_BYTES, SLICE_SECONDS, TURN_ANSWER_BYTES
 from pyromq.wire.command import Command
 from pyromq.wire.responses import Response
 
@@ -197,6 +197,10 @@ def test_a_connection_that_was_left_takes_no_answers_any_more() -> None:
             await until(lambda: not server.connections)
 
     run(story())
+
+
+def test_the_intake_has_the_limits_of_slices() -> None:
+    assert SLICE_VALUES == (round(SLICE_SECONDS * 1e9), TURN_ANSWER_BYTES, MIN_ANSWER_BYTES)
 
 
 class Turns:

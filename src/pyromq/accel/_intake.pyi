@@ -2,6 +2,9 @@ from pyromq.net.connection import Connection
 
 class Shortcut: ...
 
+#: Slice in ns, answer bytes of a turn, least answer bytes: the values of `net.slices`.
+SLICE_VALUES: tuple[int, int, int]
+
 class Inlet:
     connection: Connection
     host: bytes

@@ -16,8 +16,6 @@ from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 from posix.uio cimport iovec
 from posix.unistd cimport close
 
-from pyromq.net.slices import MIN_ANSWER_BYTES, SLICE_SECONDS, TURN_ANSWER_BYTES
-
 cdef extern from *:
     """
     #include <netinet/in.h>
@@ -73,9 +71,11 @@ cdef enum:
     # does not read, which costs 3 ms to copy, and memory that no limit of ours counts.
     UNSENT_BYTES = 512 << 10
 
-cdef long long SLICE_NS = <long long>(SLICE_SECONDS * 1e9)
-cdef long long TURN_ANSWERS = TURN_ANSWER_BYTES
-cdef long long LEAST_ANSWER = MIN_ANSWER_BYTES
+# The values of `net.slices`; a test compares them.
+cdef long long SLICE_NS = 5_000_000
+cdef long long TURN_ANSWERS = 8 << 20
+cdef long long LEAST_ANSWER = 32 << 10
+SLICE_VALUES = (SLICE_NS, TURN_ANSWERS, LEAST_ANSWER)
 
 
 cdef class Shortcut:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyromq.config import ReplicationConfig
-from pyromq.config.admits import host_filter
+from pyromq.config.replication import host_filter
 from pyromq.errors import ConfigError
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyromq.errors import FilterSyntaxError
-from pyromq.filters.tags import ALL_TAGS, MAX_LENGTH, MAX_TAGS, parse_tags
+from pyromq.filters.subscription import ALL_TAGS, MAX_LENGTH, MAX_TAGS, parse_tags
 from pyromq.records.java_hash import java_hash
 
 

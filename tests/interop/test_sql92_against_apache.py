@@ -13,7 +13,7 @@ from interop.support.apache import JavaProgram, Line, toolchain
 from pyromq.errors import FilterSyntaxError
 from pyromq.filters.sql92 import compile_sql
 from pyromq.filters.sql_tokens import KEYWORDS
-from pyromq.filters.tags import parse_tags
+from pyromq.filters.subscription import parse_tags
 
 pytestmark = pytest.mark.interop
 

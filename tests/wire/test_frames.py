@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from pyromq.errors import BadFrame
 from pyromq.wire.command import Command
-from pyromq.wire.frames import FrameLimits, decode_frame, encode_frame, encode_head, frame_end
-from pyromq.wire.reassembly import Reassembly
+from pyromq.wire.frames import FrameLimits, Reassembly, decode_frame, encode_frame, encode_head, frame_end
 from wire.shapes import commands, cut_up, only
 
 LARGE = FrameLimits(frame_bytes=1 << 30, header_bytes=(1 << 24) - 1)

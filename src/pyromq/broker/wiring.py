@@ -71,9 +71,8 @@ from pyromq.store.message_store import MessageStore
 from pyromq.wire.codes import ResponseCode
 from pyromq.wire.requests import admin as ask
 from pyromq.wire.requests import client as requests
-from pyromq.wire.requests.client import Request
+from pyromq.wire.requests.client import Request, ResumeCheck
 from pyromq.wire.requests.roles import RoleRequest
-from pyromq.wire.requests.transaction import ResumeCheck
 from pyromq.wire.responses import Response
 
 #: The plug of `pyromq.accel`; None if it was removed or not compiled.

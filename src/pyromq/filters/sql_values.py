@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from pyromq.filters.java_text import java_trim
+from pyromq.records.java_hash import java_trim
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1

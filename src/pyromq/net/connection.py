@@ -29,9 +29,8 @@ from pyromq.net.service import NEXT_TURN, answer_for
 from pyromq.net.slices import CALLER, MIN_ANSWER_BYTES, SLICE_SECONDS, slices_of
 from pyromq.net.tcp_state import is_sent_in_vain
 from pyromq.wire.command import FLAG_ANSWER, FLAG_ONE_WAY, Command
-from pyromq.wire.frames import body_pieces, decode_frame, encode_frame, encode_head, frame_end
+from pyromq.wire.frames import Reassembly, body_pieces, decode_frame, encode_frame, encode_head, frame_end
 from pyromq.wire.header import Illegible
-from pyromq.wire.reassembly import Reassembly
 from pyromq.wire.requests.client import Request, encode_request
 from pyromq.wire.responses import Response, answer_to, refusal
 

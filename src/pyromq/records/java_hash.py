@@ -1,4 +1,7 @@
-"""Java's `String.hashCode`, which RocketMQ uses for tags and keys: over UTF-16 units, in 32 bits."""
+"""Java's `String.hashCode`, which RocketMQ uses for tags and keys: over UTF-16 units, in 32 bits.
+
+What Java takes for the blanks around a text.
+"""
 
 from __future__ import annotations
 
@@ -70,3 +73,11 @@ def key_hash_by_parts(topic: bytes, key: bytes) -> int:
 def _hash_before_tail(topic: bytes, beginning: bytes) -> int:
     """What the beginning of a text adds to its hash: each letter behind it multiplies by 31."""
     return java_hash(java_text(topic + b"#" + beginning)) * _TAIL_POWER
+
+
+_BLANKS = "".join(map(chr, range(0x21)))
+
+
+def java_trim(text: str) -> str:
+    """As `String.trim`: every character up to the space goes, and no other, not even a wide space."""
+    return text.strip(_BLANKS)

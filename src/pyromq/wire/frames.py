@@ -4,6 +4,15 @@
 
 `frame_end` looks at a length only, so that a frame which has not arrived whole costs nothing to ask about again, and a
 length that no frame can have is refused before anything is kept for it.
+
+Bytes in any chunking, put together again.
+
+    data = frames.receive(chunk)      # what was left over, with the chunk behind it
+    ...                               # look at the whole frames in it, up to `at`
+    frames.keep(data, at)             # what is left over now
+
+Nothing is copied while chunks end where frames end, which is the usual case; a frame that comes in many chunks is
+copied once, in time proportional to its length.
 """
 
 from __future__ import annotations
@@ -130,3 +139,30 @@ def encode_frame(command: Command, body: Body | None = None) -> bytes:
 
 def body_pieces(body: Body) -> Sequence[bytes | memoryview]:
     return body if isinstance(body, list) else (body,)
+
+
+class Reassembly:
+    """What is left over between two chunks of one connection."""
+
+    __slots__ = ("_rest",)
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def __len__(self) -> int:
+        return len(self._rest)
+
+    def receive(self, chunk: memoryview) -> memoryview:
+        """The bytes to look at. The view holds until `keep`, which must follow."""
+        if not self._rest:
+            return chunk
+        self._rest += chunk
+        return memoryview(self._rest)
+
+    def keep(self, data: memoryview, at: int) -> None:
+        """Keep what is behind `at` of the bytes that `receive` gave."""
+        if data.obj is not self._rest:
+            self._rest += data[at:]
+            return
+        data.release()
+        del self._rest[:at]

@@ -21,7 +21,7 @@ from pyromq.wire.body_limits import max_body_bytes
 from pyromq.wire.codes import RequestCode, ResponseCode, code_name
 from pyromq.wire.command import Command
 from pyromq.wire.requests import admin as ask
-from pyromq.wire.requests import nameserver, roles, transaction
+from pyromq.wire.requests import nameserver, roles
 from pyromq.wire.requests.client import (
     GetMaxOffset,
     PullMessage,
@@ -38,7 +38,6 @@ FRAME = 16 * MIB - 8192
 QUEUES = 4096
 KINDS = known_requests()
 assert roles
-assert transaction
 #: Would end the broker, or change what it is.
 ROLES = {RequestCode.PROMOTE_BROKER, RequestCode.STEP_DOWN, RequestCode.RESTART_BROKER}
 

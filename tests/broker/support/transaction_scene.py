@@ -19,8 +19,7 @@ from pyromq.clock import ManualClock
 from pyromq.model import names
 from pyromq.model.topic import TopicConfig
 from pyromq.records.message_id import decode_message_id
-from pyromq.wire.requests.client import CheckTransaction, EndTransaction, Request, SendMessage
-from pyromq.wire.requests.transaction import ResumeCheck
+from pyromq.wire.requests.client import CheckTransaction, EndTransaction, Request, ResumeCheck, SendMessage
 from pyromq.wire.responses import Response, SendReceipt
 
 UNKNOWN, COMMIT, ROLL_BACK = 0, 8, 12

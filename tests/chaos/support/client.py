@@ -14,8 +14,7 @@ from pyromq.records.batch import encode_batch
 from pyromq.records.record import decode
 from pyromq.wire.codes import RequestCode, ResponseCode
 from pyromq.wire.command import Command, Serialization
-from pyromq.wire.frames import decode_frame, encode_frame, frame_end
-from pyromq.wire.reassembly import Reassembly
+from pyromq.wire.frames import Reassembly, decode_frame, encode_frame, frame_end
 from pyromq.wire.requests.client import PullMessage, QueryConsumerOffset, Request, UpdateConsumerOffset, encode_request
 from pyromq.wire.responses import Response, answer_to
 

@@ -26,7 +26,7 @@ from pyromq.broker.failover.sample_positions import sample_positions
 from pyromq.broker.failover.trust import host_of, resolved
 from pyromq.clock import Clock
 from pyromq.config import BrokerConfig
-from pyromq.config.admits import host_filter
+from pyromq.config.replication import host_filter
 from pyromq.errors import CallFailed, NotNow
 from pyromq.net.address import shown_address
 from pyromq.replication.admission import Admission, Itself, ResolvedMember

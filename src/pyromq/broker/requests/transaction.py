@@ -23,8 +23,7 @@ from pyromq.model.message import Draft
 from pyromq.net.peer import Peer
 from pyromq.records.layout import FLAG_COMMITTED, FLAG_ROLLED_BACK
 from pyromq.records.message_id import decode_message_id
-from pyromq.wire.requests.client import EndTransaction
-from pyromq.wire.requests.transaction import ResumeCheck
+from pyromq.wire.requests.client import EndTransaction, ResumeCheck
 from pyromq.wire.responses import Response
 
 log = logging.getLogger("pyromq.broker")

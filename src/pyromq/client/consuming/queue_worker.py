@@ -29,8 +29,7 @@ from pyromq.errors import (
     TopicNotFound,
     Unreachable,
 )
-from pyromq.filters.subscription import SQL92, Subscription
-from pyromq.filters.tags import TagFilter
+from pyromq.filters.subscription import SQL92, Subscription, TagFilter
 from pyromq.model.queue import MessageQueue
 from pyromq.net.connection import Connection
 from pyromq.wire.codes import ResponseCode

@@ -12,8 +12,7 @@ from enum import Enum
 
 from pyromq.client.options import parse_name_servers
 from pyromq.errors import ConfigError, FilterSyntaxError, IllegalName
-from pyromq.filters.subscription import SQL92, build
-from pyromq.filters.tags import EVERYTHING, parse_tags
+from pyromq.filters.subscription import EVERYTHING, SQL92, build, parse_tags
 from pyromq.model.names import TOOLS_GROUP, check_group, check_topic
 from pyromq.model.queue import MessageQueue
 from pyromq.spark.connecting import Cluster

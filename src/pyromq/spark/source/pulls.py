@@ -11,8 +11,7 @@ from enum import Enum, auto
 
 from pyromq.client.session import Session
 from pyromq.errors import IllegalMessage, Unreachable
-from pyromq.filters.subscription import SQL92, TAG
-from pyromq.filters.tags import EVERYTHING
+from pyromq.filters.subscription import EVERYTHING, SQL92, TAG
 from pyromq.model.queue import MessageQueue
 from pyromq.spark.source.options import Pulling
 from pyromq.wire.codes import ResponseCode

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import orjson
 
 from pyromq.errors import WrongShape
-from pyromq.filters.tags import parse_tags
+from pyromq.filters.subscription import parse_tags
 from pyromq.model.json_form import (
     INT64,
     Json,

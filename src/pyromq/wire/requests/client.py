@@ -3,6 +3,8 @@
 `decode_request` turns a command into its typed form or raises `BadRequest` or `NotSupported`; `encode_request` makes a
 command of one. Field names on the wire stand beside the attributes, once: see `fields`. Bodies that are JSON have their
 types in `bodies`; here they are bytes.
+
+What administrators ask of transactions.
 """
 
 from __future__ import annotations
@@ -357,3 +359,17 @@ def encode_request(request: Request, correlation_id: int, *, one_way: bool = Fal
         correlation_id=correlation_id,
         flags=FLAG_ONE_WAY if one_way else 0,
     )
+
+
+@dataclass(slots=True, kw_only=True)
+class ResumeCheck(Request):
+    """Ask again for a half message, as if it had never been asked for."""
+
+    CODE = RequestCode.RESUME_CHECK_HALF_MESSAGE
+
+    topic: str | None = text("topic", default=None)
+    #: The id that names its position in the log.
+    message_id: str | None = text("msgId", default=None)
+
+
+register(ResumeCheck)

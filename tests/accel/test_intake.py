@@ -200,7 +200,7 @@ def test_a_connection_that_was_left_takes_no_answers_any_more() -> None:
 
 
 def test_the_intake_has_the_limits_of_slices() -> None:
-    assert SLICE_VALUES == (round(SLICE_SECONDS * 1e9), TURN_ANSWER_BYTES, MIN_ANSWER_BYTES)
+    assert (round(SLICE_SECONDS * 1e9), TURN_ANSWER_BYTES, MIN_ANSWER_BYTES) == SLICE_VALUES
 
 
 class Turns:

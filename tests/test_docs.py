@@ -155,10 +155,21 @@ def test_every_page_can_be_found_from_the_readme() -> None:
     assert set(PAGES) - seen == set()
 
 
-def test_the_map_has_every_module_of_the_store() -> None:
-    named = set(re.findall(r"`(\w+)`", (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")))
-    modules = {path.stem for path in (ROOT / "src" / "pyromq" / "store").glob("[a-z]*.py")}
-    assert modules - named == set()
+def test_the_map_has_every_folder() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    package = ROOT / "src" / "pyromq"
+    folders = {path.parent.relative_to(package).as_posix() for path in package.rglob("__init__.py")} - {"."}
+    assert {folder for folder in folders if not re.search(rf"(?<![\w/]){folder}/", text)} == set()
+
+
+def test_the_map_names_only_what_there_is() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    package = ROOT / "src" / "pyromq"
+    named = set(re.findall(r"`((?:\w+/)+\w+(?:\.\w+)?)`", text))
+    assert named
+    roots = (ROOT, package)
+    found = {name for name in named if any((root / name).exists() or (root / f"{name}.py").exists() for root in roots)}
+    assert named - found == set()
 
 
 def test_generated_parts_are_current() -> None:

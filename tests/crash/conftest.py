@@ -29,7 +29,7 @@ class HereAndNow:
 @pytest.fixture(autouse=True)
 def tiny_and_quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Room for what a broker gathers in one turn is a thousand times more than a store here ever writes."""
-    monkeypatch.setattr(commit_log, "GATHER_BYTES", 1 << 16)
+    monkeypatch.setattr(commit_log, "BATCH_BYTES", 1 << 16)
     monkeypatch.setattr(log_recovery, "ThreadPoolExecutor", HereAndNow)
     logging.disable(logging.CRITICAL)
     yield

@@ -1,7 +1,7 @@
-"""How much a broker keeps of what clients tell it: anybody who reaches its port may make groups and commit offsets.
+"""Limits of the state that clients create on a broker: any client that reaches it may make groups and commit offsets.
 
 Tables are in memory, are written whole, and are copied by slaves in one frame each. Above a limit a request is refused
-with a sentence; what is known stays known.
+with a sentence; existing entries stay.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pyromq.errors import BadRequest, SystemBusy
 from pyromq.model.group import GroupConfig
 from pyromq.store.tables.offset_files import ConsumerOffsets
 
-#: Of one group, what is kept as it came: attributes, retry policy, held subscriptions, and unknown fields. RocketMQ
+#: The opaque fields of one group: attributes, retry policy, held subscriptions, and unknown fields. RocketMQ
 #: writes some hundred bytes of these.
 MAX_EXTRA_BYTES = 16 << 10
 #: The same for all groups together: a slave takes the table in one frame of 16 MiB.
@@ -55,7 +55,7 @@ def check_pairs(count: int, limit: int, what: str) -> None:
 
 
 class OffsetCount:
-    """How many offsets there are. Counted one by one, and all of them again before one is refused: topics and groups
+    """The number of offsets. Counted one by one, and all of them again before one is refused: topics and groups
     that are removed take theirs with them."""
 
     def __init__(self, offsets: ConsumerOffsets, limit: int = MAX_OFFSETS) -> None:

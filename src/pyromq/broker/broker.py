@@ -1,12 +1,12 @@
-"""The broker's life: how it starts, what runs beside it, how it stops.
+"""The broker's lifecycle: its start, its background tasks, its stop.
 
     async with Broker(config).running() as broker:
         await broker.wait_failed()      # returns only by raising what stopped the broker
 
 It starts in this order: lock and recover the store, find out who leads, read the tables and clamp them to the log,
 write the new epoch if it leads, listen, register with the name servers. It stops in the other: say goodbye to the name
-servers, answer what is under way, write the tables, close the store. What it is does not change while it runs:
-`changed` tells what has to happen before it starts as something else, and `life` carries that out.
+servers, answer the pending requests, write the tables, close the store. Its role does not change while it runs:
+`changed` holds the change to make before the next start, and `supervisor` carries it out.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from pyromq.wire.responses import refusal
 
 log = logging.getLogger("pyromq.broker")
 
-#: How often silent clients are looked for.
+#: The interval between searches for silent clients.
 EXPIRY_SECONDS = 10.0
 #: A position that no log reaches: waiting for it ends only when the store fails.
 NEVER = 1 << 62
@@ -73,13 +73,13 @@ class Broker:
         rng: random.Random | None = None,
         after: Change | None = None,
     ) -> None:
-        """`config` is what the settings say; what was decided since is known when the store is open.
+        """`config` comes from the settings; later decisions are known once the store is open.
 
         `after`: the change that this start is a part of; None: it is the first.
         """
         self._given = self.config = config
         self._after = after
-        #: What has to happen before this broker can go on; it has to be stopped for that.
+        #: Completes with the change to make before this broker can continue; it has to be stopped for that.
         self.changed: asyncio.Future[Change] | None = None
         self.clock: Clock = clock or SystemClock()
         self.telemetry = telemetry or Telemetry()
@@ -94,7 +94,7 @@ class Broker:
 
     @property
     def address(self) -> str:
-        """Where clients reach this broker."""
+        """The address at which clients reach this broker."""
         return shown_address(self.config.client_host, self._client_port)
 
     @property
@@ -144,11 +144,11 @@ class Broker:
 
     @property
     def _was_clean(self) -> bool:
-        """Whether the store was closed before it was opened."""
+        """Return whether the store was closed cleanly before it was opened."""
         return self.store.report.clean
 
     async def _find_role(self, client: Client) -> Role:
-        """What was decided since the settings were written, and whether we may lead. Raises CorruptFile, OSError."""
+        """Load the decisions made since the settings, and whether we may lead. Raises CorruptFile, OSError."""
         leading = Leading(self._leadership_file(), self._given)
         trust = Trust(self._given, load_group_secret(self._given.replication.secret_file), self.clock)
         await trust.resolve()
@@ -275,7 +275,7 @@ class Broker:
             raise
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
-        """What runs beside may not end unseen: something would silently no longer happen."""
+        """Fence the store if a background task failed: its work would silently stop otherwise."""
         error = None if task.cancelled() else task.exception()
         if error is not None:
             log.critical("a part of the broker stopped working", exc_info=error)
@@ -292,7 +292,7 @@ class Broker:
         if self._service is None:
             return refusal(NotNow("the broker is starting: try again in a moment"))
         if command.code not in LOOK_BY_THEMSELVES:
-            self.store.catch_up()  # whoever was told that a message is stored finds it
+            self.store.catch_up()  # a client whose message was acknowledged finds it
         return self._service.handle(command, peer)
 
     def _disconnected(self, peer: Peer) -> None:

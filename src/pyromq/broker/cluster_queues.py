@@ -1,6 +1,6 @@
 """The queues of a topic on all brokers, as the name servers know them.
 
-Who asks for its share of a topic asks one broker, and means the topic everywhere. Routes are remembered for a few
+A client asks one broker for its share of a topic, and means the topic on all brokers. Routes are cached for a few
 seconds: the members of a group ask all at once. Clients give up on an answer after a second, so a name server that is
 slow is not waited for.
 """
@@ -22,9 +22,9 @@ from pyromq.wire.bodies.routes import QueueData, TopicRoute
 from pyromq.wire.codes import ResponseCode
 from pyromq.wire.requests.nameserver import GetRoute
 
-#: How long a route is taken for what the name servers would say.
+#: The time for which a cached route is valid.
 FRESH_SECONDS = 5.0
-#: How long name servers may take, all together.
+#: The timeout of all name servers together.
 ASK_SECONDS = 0.6
 #: Above this, routes that are no longer fresh are forgotten.
 MAX_REMEMBERED = 10_000
@@ -51,7 +51,7 @@ class ClusterQueues:
         self._asking: dict[str, asyncio.Task[Queues]] = {}
 
     async def of(self, topic: str) -> Queues:
-        """None of them when nobody knows the topic, or whoever would know it does not answer and never did."""
+        """Return no queues if the topic is unknown, or if no name server answers and none ever has."""
         if not self._config().name_servers:
             return self._own(topic)
         known = self._remembered.get(topic)

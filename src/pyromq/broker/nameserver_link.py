@@ -3,7 +3,7 @@
 With each name server for itself: register at start, every `register_interval_ms`, and at once when topics change;
 changes that come together go together. In between the name server is asked now and then whether it still knows us, so
 that one that was restarted has our topics within seconds. One that does not answer is tried on, quietly: a log line
-when it goes and one when it comes back.
+when it stops answering and one when it answers again.
 
 Two brokers of one name would take each other's messages. A broker that finds another one alive under its name and id
 does not register, says so in its log and its status, and tries again. Only the very first start of an empty store is
@@ -42,18 +42,18 @@ from pyromq.wire.requests.nameserver import GetMemberGroup, QueryDataVersion, Re
 
 log = logging.getLogger("pyromq.broker")
 
-#: What the broker has to say of its topics: how new the list is, and the list.
+#: The broker's topics for a registration: the version of the list, and the list.
 Topics = Callable[[], tuple[DataVersion, Iterable[TopicConfig]]]
 
-#: How long a start waits for name servers before it goes on without them.
+#: The time for which a start waits for name servers before it continues without them.
 START_SECONDS = 1.0
-#: How long a stop waits for them.
+#: The time for which a stop waits for name servers.
 STOP_SECONDS = 2.0
-#: How often a name server is asked whether it still knows us.
+#: The interval at which a name server is asked whether it still knows us.
 CHECK_SECONDS = 5.0
 #: Between two tries, at first and at most.
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.5, 5.0
-#: How long somebody who has our name may take to show that it is alive.
+#: The time in which another broker with our name has to show that it is alive.
 TWIN_SECONDS = 1.0
 #: After a registration that took longer than a little, the next one waits this many times as long, and no longer than
 #: this: name servers hear of new topics soon, and telling them takes a small part of the time.
@@ -79,9 +79,9 @@ class Registrar:
         outranks: Callable[[str], Awaitable[bool]] | None = None,
         number: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`on_master` is told where, as a name server says, the master of this name is, and where it gives its log.
+        """`on_master` receives the broker address and the replication address of the master from a name server.
 
-        That is told with a registration only: whoever `seeks_master` registers more often. `outranks` decides between
+        Only a registration returns them: a broker that `seeks_master` registers more often. `outranks` decides between
         us and another one of our name and id; `number` is that of the epoch with which we lead.
         """
         self._config = config
@@ -126,7 +126,7 @@ class Registrar:
             link.changed.set()
 
     async def stop(self, *, says_goodbye: bool = True) -> None:
-        """Say goodbye, and wait for it a little. One that comes back at once need not."""
+        """Unregister, with a short timeout. A broker that restarts at once need not."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -139,7 +139,7 @@ class Registrar:
             if isinstance(result, ConfigError):
                 raise result
 
-    # --- what is said ------------------------------------------------------------------------------------------------
+    # --- requests ----------------------------------------------------------------------------------------------------
 
     @property
     def config(self) -> BrokerConfig:
@@ -173,7 +173,7 @@ class Registrar:
         )  # fmt: skip
 
     def _limited(self, topic: TopicConfig) -> TopicConfig:
-        """A broker that may not be read or written lets nobody do so with its topics."""
+        """Restrict the permissions of topics to those of the broker."""
         allowed = self.config.permission
         if allowed & Permission.READ_WRITE == Permission.READ_WRITE:
             return topic
@@ -188,7 +188,7 @@ class _Link:
         self.address = address
         self._client = client
         self._clock = clock
-        #: How long the last registration took that went well, and when the last try ended.
+        #: The duration of the last successful registration, and the end of the last attempt.
         self._took_s = 0.0
         self._ended_at = 0.0
         self.changed = asyncio.Event()
@@ -197,7 +197,7 @@ class _Link:
         self.is_registered = False
         #: Which other broker has our name and id there; empty if none has.
         self.conflict = ""
-        #: What the last log line was about: None before the first.
+        #: The state that the last log line reported; None before the first.
         self._logged: type[PyroMQError] | bool | None = None
 
     async def run(self) -> None:
@@ -219,7 +219,7 @@ class _Link:
                 retry_s = min(2 * retry_s, LONGEST_RETRY_SECONDS)
 
     async def _rest(self) -> None:
-        """A registration names all topics: with many of them, changes that come one by one are told together."""
+        """Wait before the next registration, which names all topics: with many of them, changes are sent together."""
         rest_s = min(self._took_s * REST_FACTOR, LONGEST_REST_SECONDS) - (self._clock.monotonic() - self._ended_at)
         if self._took_s > LITTLE_SECONDS and rest_s > 0:
             await asyncio.sleep(rest_s)
@@ -296,7 +296,7 @@ class _Link:
             broker_name=config.name, address=self._registrar.address, cluster=config.cluster,
             broker_id=config.broker_id,
         )  # fmt: skip
-        with contextlib.suppress(CallFailed):  # it finds out by itself
+        with contextlib.suppress(CallFailed):  # the name server notices the missing heartbeats
             await self._call(request, STOP_SECONDS)
 
     async def refuse_twin(self) -> None:

@@ -2,7 +2,7 @@
 
 When the store is behind, every send is refused until it has caught up. When the loop is late, one turn's sends are
 refused and the next turn's are taken, more of them refused the later it is: a broker that refuses all would stay late
-for as long as its clients try again, and store nothing meanwhile.
+for as long as its clients try again, and store nothing in that time.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from pyromq.config import OverloadConfig
 from pyromq.errors import SystemBusy
 from pyromq.store.watermarks import Watermarks
 
-#: How often the loop is asked how late it is.
+#: The interval at which the loop's delay is measured.
 PROBE_SECONDS = 0.05
-#: So many probes in a row must be late: a machine that stood still for a moment is no overload.
+#: This many probes in a row must be late: a machine that stood still for a moment is no overload.
 PROBES = 3
-#: For each turn that is taken at most so many are refused.
+#: At most this many turns are refused for each turn that is taken.
 MAX_REFUSED_TURNS = 3
 
 
 def busy(reason: str) -> SystemBusy:
-    """What a client is told."""
+    """Return the error for the client."""
     return SystemBusy(f"[OVERLOAD] {reason}; the message was not stored: try again, or another broker")
 
 

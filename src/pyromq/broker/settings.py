@@ -1,4 +1,4 @@
-"""The broker's settings as they are now: those of its start, and on top what was changed over the network since.
+"""The broker's current settings: those of its start, and on top those changed over the network since.
 
 Only what `config.runtime` allows can be changed. Accepted changes are written to a small file before they hold, and are
 applied again at the next start: they win over the file that the broker is started with. Remove a line from
@@ -55,7 +55,7 @@ class Settings:
         return self._config
 
     def load(self) -> None:
-        """Apply what was changed before the last stop. One that no longer fits is left out. Raises CorruptFile."""
+        """Apply the settings changed before the last stop. One that no longer fits is left out. Raises CorruptFile."""
         loaded = self._file.load()
         if loaded is None:
             return

@@ -4,9 +4,9 @@
         life.broker                     # as it is now
         await life.wait_failed()        # returns only by raising what stopped it
 
-When the broker's role changes, or its log has to be cut or begun anew, it is stopped cleanly and started again in the
-same process, on the same ports: everything that depends on the role is made anew from the disk, and there is no state
-between two roles. A disk that is full meanwhile is waited for.
+When the broker's role changes, or its log has to be cut or replaced, it is stopped cleanly and started again in the
+same process, on the same ports: everything that depends on the role is made again from the disk, and there is no state
+between two roles. If the disk is full, the restart waits for room.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = logging.getLogger("pyromq.broker")
 
 #: The ports were ours a moment ago: the system may need one to notice.
 PORT_ATTEMPTS, PORT_SECONDS = 20, 0.25
-#: Somebody has to make room on the disk.
+#: The interval of attempts while an operator has to make room on the disk.
 ROOM_SECONDS = 1.0
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -60,7 +60,7 @@ class BrokerLife:
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._waits_for_room = False
-        #: How often it was started again.
+        #: The number of restarts.
         self.changes = 0
 
     @property
@@ -114,7 +114,7 @@ class BrokerLife:
                 return
             self.changes += 1
             log.warning("restarting in place: %s", change.why)
-            gc.unfreeze()  # whoever took this broker for what lives to the end was wrong
+            gc.unfreeze()  # the frozen objects of this broker do not live to the end of the process
             await self._prepared(change)
 
     async def _prepared(self, change: Change) -> None:
@@ -138,7 +138,7 @@ class BrokerLife:
                 await self._stop.wait()
 
     async def _once(self, after: Change | None, served: asyncio.Event) -> Change | None:
-        """From a start to a stop; what is to happen before the next start, None: there is none."""
+        """Run from a start to a stop. Returns the change to make before the next start; None if there is none."""
         port_attempts = PORT_ATTEMPTS
         while not self._stop.is_set():
             broker = Broker(self._config, clock=self._clock, telemetry=self._telemetry, rng=self._rng, after=after)
@@ -183,7 +183,7 @@ class BrokerLife:
     # --- between two lives -------------------------------------------------------------------------------------------
 
     def _prepare(self, change: Change) -> None:
-        """What has to be done with a store that nobody has open. Raises StoreError, OSError."""
+        """Quarantine the log of the closed store, or record where it is cut. Raises StoreError, OSError."""
         store = self._config.store
         paths, end = StorePaths.of(store), self.broker.store.positions().log_end
         disk = OsDisk(paths.staging, {paths.commit_log: paths.log_staging})

@@ -1,4 +1,4 @@
-"""Several things at once, and no longer than so long."""
+"""Run coroutines concurrently, with a deadline."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 async def within(timeout_s: float, work: Iterable[Coroutine[Any, Any, object]]) -> list[object]:
-    """What came of several things done at once; what is not done in time is given up."""
+    """Return the results of coroutines run concurrently; those that do not finish in time are cancelled."""
     tasks = [asyncio.ensure_future(one) for one in work]
     if not tasks:
         return []

@@ -1,4 +1,4 @@
-"""What a broker is made of, made in the order in which one needs the other, and which part handles which request.
+"""The components of a broker, made in the order of their dependencies, and the handler of each request.
 
 Each part gets what it uses and nothing else; this is the one module that knows all of them.
 """
@@ -85,7 +85,7 @@ CHANGE_TABLES = (
 )  # fmt: skip
 
 
-#: What changes the log or the tables that a slave has from its master.
+#: Requests that change the log or the tables that a slave has from its master.
 FOR_MASTERS = (
     requests.SendMessage, requests.SendReply, requests.SendBack, requests.EndTransaction, ResumeCheck,
     *CHANGE_TABLES, ask.ResetOffset,
@@ -141,7 +141,7 @@ class Parts:
         self._clock = clock
         config = self.config = settings.current
         self.delay_levels = len(parse_delay_levels(config().store.delay_levels))
-        # What the broker knows.
+        # The broker's state.
         self._copies = copies
         self._know_others(role, address)
         self.saved_topics = SavedTopics(tables.topics, self._topics_saved)
@@ -154,7 +154,7 @@ class Parts:
         self.progress = Progress(tables.offsets, store, guard=guard)
         self.resets = Resets()
         self.statistics = Statistics(clock)
-        # What runs beside the requests.
+        # The background work.
         self.overload = Overload(lambda: config().overload, store.marks, clock)
         self.ack_mark = AckMark(config(), store, clock)
         self.ack_mark.connect(copies)
@@ -179,7 +179,7 @@ class Parts:
         self._accelerate(store_host)
 
     def _know_others(self, role: Role, address: str) -> None:
-        """Whom this broker asks and tells: name servers, and its master if it is a slave."""
+        """Make the links to other processes: name servers, and the master if this broker is a slave."""
         config, tables, store, leading = self._settings.current, self._tables, self._store, role.leading
         files = store.table_files()
         self._taken = TakenProgress(files.disk, files.directory)
@@ -259,7 +259,7 @@ class Parts:
         self._topics_saved()
 
     def _master_is_at(self, address: str | None, ha_address: str | None) -> None:
-        """What a name server says, of a slave's master. One that knows of none may be new: the other ones go on."""
+        """Pass on the master that a name server names to a slave. One that names none may be new: ignore it."""
         if self._settings.current().is_slave and ha_address:
             self.master_search.named(address, ha_address)
 
@@ -284,21 +284,21 @@ class Parts:
             self.holds.topic_changed(topic)
 
     def _settings_changed(self, config: BrokerConfig) -> None:
-        """Somebody changed settings over the network."""
+        """Apply settings changed over the network."""
         self._store.set_retention(config.store.retention)
         if self.accelerator is not None:
             self.accelerator.settings_changed()
-        self._tables.topics.renew()  # what name servers are told of topics depends on settings
+        self._tables.topics.renew()  # the topics registered with name servers depend on settings
         self.topics.add_system_topics(self.delay_levels)
 
     # --- for the assembly --------------------------------------------------------------------------------------------
 
     def work(self) -> list[Coroutine[Any, Any, None]]:
-        """What runs beside, for as long as the broker does."""
+        """Return the background tasks of the broker's lifetime."""
         work = [*self._tables.work(), self.overload.run(), self.statistics.run(), self.leading.run()]
         if self._settings.current().is_slave:
             work += [self.metadata_copy.run(), self.master_search.run()]
-        else:  # what these write is in the master's log, and so in a slave's
+        else:  # the records of these are in the master's log, and so in a slave's
             work += [self.delays.run(), self.check_back.run()]
         if self.ack_mark.waits_for_replicas:
             work.append(self.ack_mark.run())
@@ -379,7 +379,7 @@ class Parts:
         return handle
 
     def _unless_leaving(self, handler: Handler) -> Handler:
-        """What another master would not hear of any more is not changed."""
+        """Refuse changes that another master would not receive any more."""
 
         def handle(request: Request, peer: Peer) -> Answer:
             if self.ack_mark.is_refusing:
@@ -425,7 +425,7 @@ class Parts:
 
 
 def _refuse_as_slave(request: Request, peer: Peer) -> Response:
-    """With RocketMQ's codes. A client that hears of it asks for the route anew, and finds the master."""
+    """Refuse with RocketMQ's codes. A client that receives one asks for the route again, and finds the master."""
     where = "this broker is a slave: messages and changes go to its master"
     if isinstance(request, requests.EndTransaction):
         return Response(code=ResponseCode.SLAVE_NOT_AVAILABLE, reason=where)

@@ -1,11 +1,11 @@
-"""Keeps what is known of writers over restarts: a file, and behind its position the log.
+"""Keeps the producer table over restarts: a file, and the log after the file's position.
 
 The file is written before the first numbered message ever is appended; so a broker that has none need not look, and
 one that has it finds every later message in the log. From then on it follows the log, so that a start has little to
-read, and it speaks only of what is on the disk: it is written once `synced` has reached its position. A crash at any
+read, and it covers only bytes on the disk: it is written once `synced` has reached its position. A crash at any
 moment therefore leaves a file that knows too little at worst, never a message that is not stored.
 
-If the log ends before the file's position, somebody cut it: then the file is of no use, and all of the log is read.
+If the log ends before the file's position, it was cut: then the file is of no use, and all of the log is read.
 
 A slave has its messages from another broker's log, and reads what it must remember from its copy. It has the file from
 its first moment on, so that it knows the same as its master when it takes over.
@@ -38,13 +38,13 @@ FOLLOW_BYTES = 128 << 20
 FOLLOW_SECONDS = 600.0
 
 
-#: A copy is read more often, so much in one turn of the loop.
+#: A follower reads more often, at most this many bytes in one turn of the loop.
 COPY_LOOK_SECONDS = 1.0
 PIECE_BYTES = 4 << 20
 
 
 class SequenceKeeper:
-    """Loads the table at the start, and saves it beside the loop."""
+    """Loads the table at the start, and saves it in the background."""
 
     def __init__(
         self, sequences: Sequences, file: WritersFile, store: MessageStore, clock: Clock, *, reads_copy: bool = False
@@ -76,7 +76,7 @@ class SequenceKeeper:
     # --- the start ---------------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Find out what is known of writers; before anything is appended."""
+        """Load the known producers, before anything is appended."""
         end = self._store.positions().appended
         try:
             snapshot = self._file.load()
@@ -166,7 +166,7 @@ class SequenceKeeper:
             self._must_save = True
 
     async def settled(self) -> None:
-        """Return when nothing that was forgotten comes back by a crash. Raises NotNow, StoreFenced."""
+        """Return when a crash cannot restore a forgotten producer. Raises NotNow, StoreFenced."""
         if self._must_save:
             async with self._saving:
                 self._must_save = False
@@ -212,7 +212,7 @@ class SequenceKeeper:
             self._is_in_trouble = True
             end_if_cancelled()
         except StoreFenced:
-            return  # whoever waits for the store was told
+            return  # the fenced store has failed its waiters
         else:
             self._is_in_trouble = False
 

@@ -62,7 +62,7 @@ def _record_around(segment: Segment, at: int, wanted: int, limit: int) -> tuple[
     while True:
         size, magic = layout.BLANK.unpack_from(buffer, at) if at + layout.BLANK.size <= limit else (0, 0)
         if magic == layout.MAGIC_BLANK or (size == 0 and magic == 0):
-            return None  # what stands behind the end is no message
+            return None  # bytes after the end are no message
         if at + size > wanted or size < layout.SMALLEST_RECORD:
             spans = record.spans_of(buffer, at, limit)
             if not isinstance(spans, str):

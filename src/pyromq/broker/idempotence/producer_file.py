@@ -1,10 +1,10 @@
-"""`config/writers.json`: what is known of writers that number their messages, up to a position of the log.
+"""`config/writers.json`: the known producers that number their messages, up to a position of the log.
 
     {"position": 4096, "writers": [["orders", 0, "w04…9f/3", 1700000000000, [[11, 300, 2048], [12, 299, 3072]]], …]}
 
 of each stream: topic, queue, writer, when its newest message was stored, and of the last batches, oldest first, the
-number of the batch, index and log position of its last message; the one that rested longest comes first. What came
-behind the position is found in the log itself. The file is there from before the first numbered message on: where there
+number of the batch, index and log position of its last message; the one that rested longest comes first. Messages after
+the position are found in the log itself. The file is there from before the first numbered message on: where there
 is none, no message of the log has a number.
 """
 
@@ -38,7 +38,7 @@ class WritersFile:
         self._file = JsonFile(disk, directory / FILE, snapshot_from_json)
 
     def load(self) -> Snapshot | None:
-        """What was saved last; None when nothing ever was. Raises CorruptFile."""
+        """Return the last saved table; None if none was ever saved. Raises CorruptFile."""
         loaded = self._file.load()
         return None if loaded is None else snapshot_from_json(loaded.value)
 

@@ -1,11 +1,11 @@
 """Numbered messages on their way into the log: repeats are acknowledged, the rest is stored (see `sequences`).
 
-Deciding, appending and noting what was stored happen in one turn of the loop, so nothing comes between. An append that
+The decision, the append and the update of the table happen in one turn of the loop. An append that
 stops in the middle, because the disk is full, leaves the table where the log is.
 
-The answer names all messages of the request in their order. Where a repeat is nobody looks up: its id has the position
+The answer names all messages of the request in their order. A repeat is not looked up in the log: its id has position
 `FFFFFFFFFFFFFFFF`, and the offset is that of the first message that was stored now, or -1. A repeat is acknowledged
-when everything in the log is acknowledged: the message that it repeats is a part of that. If its batch
+as soon as the whole log is acknowledged: the message that it repeats is a part of that. If its batch
 ends nowhere in the log, because retention removed it, the repeat is refused.
 
 Every numbered send proves the identity of its writer by a token (see `writer_identities`).
@@ -42,11 +42,11 @@ RENEW_FIELD, RENEW = "writerToken", "renew"
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of the messages of a request."""
+    """The result of the messages of a request."""
 
-    #: Where each of those is that were stored now.
+    #: The place of each message that was stored now.
     receipts: list[AppendedAt]
-    #: Where each message is, stored now or before.
+    #: The place of each message, stored now or before.
     positions: list[LogPosition]
     repeats: int
 
@@ -79,7 +79,7 @@ class NumberedSends:
         self._keeper = keeper
         self._writer = writer
         self._clock = clock
-        #: What waits for the file to be made, and who makes it.
+        #: Requests that wait for the file to be created, and the task that creates it.
         self._early: list[tuple[_Parcel, asyncio.Future[Awaitable[Response] | Response]]] = []
         self._opening: asyncio.Task[None] | None = None
         #: Repeats that were not stored.
@@ -88,7 +88,7 @@ class NumberedSends:
 
     @property
     def writers(self) -> int:
-        """How many are remembered, each for every queue it writes to."""
+        """The number of known streams: a producer counts once for every queue it writes to."""
         return len(self._keeper.sequences)
 
     def issue(self, request: IssueWriter, peer: Peer) -> WriterIssued:
@@ -108,7 +108,7 @@ class NumberedSends:
             return Response(code=refused.code, reason=str(refused), more=more)
         if self._keeper.is_ready:
             return self._store(_Parcel(drafts, messages, answering))
-        # What was received is no longer there when this turn of the loop is over.
+        # The received buffer is reused when this turn of the loop is over.
         copies = [replace(draft, body=bytes(draft.body)) for draft in drafts]
         return self._answer_to(self._wait_for_file(_Parcel(copies, messages, answering)))
 
@@ -137,7 +137,7 @@ class NumberedSends:
             return
         early, self._early = self._early, []
         for parcel, waiting in early:
-            if not waiting.done():  # nobody waits any more: it was not stored, and nobody is told that it was
+            if not waiting.done():  # a cancelled request is not stored, and gets no answer
                 self._store_early(parcel, waiting)
 
     def _store_early(self, parcel: _Parcel, waiting: asyncio.Future[Awaitable[Response] | Response]) -> None:

@@ -1,4 +1,4 @@
-"""Which messages of a writer are repeats: the numbers that writers give their messages, and what is decided by them.
+"""Finds the repeated messages of a producer by the sequence numbers that producers give their messages.
 
 A writer that sends again what it has no answer to must not have it stored twice. So it gives each message its name
 (`PYROMQ_WRITER`) and a number (`PYROMQ_SEQUENCE`, `<batch>:<index>`; the index counts 0, 1, 2 … within a batch and a
@@ -37,7 +37,7 @@ MAX_WRITER_BYTES = 255
 #: A signed 64-bit number has room for them.
 MAX_DIGITS = 18
 #: Streams that are remembered at once, some 40 MB. A new one is refused then: to forget another would let its repeats
-#: in, and nobody would notice.
+#: in, without being noticed.
 MAX_STREAMS = 100_000
 #: Batches before the newest whose ends are known, for each stream: a writer repeats its last batch, seldom the one
 #: before.
@@ -89,7 +89,7 @@ class Newest(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What becomes of the messages of a request."""
+    """The decision about the messages of a request."""
 
     #: The places of those to be stored.
     fresh: list[int]
@@ -107,10 +107,10 @@ class Sequences:
 
     def __init__(self, remember_ms: int) -> None:
         self.remember_ms = remember_ms
-        #: How often something changed.
+        #: The number of changes so far.
         self.changes = 0
         self._newest: dict[Stream, Newest] = {}
-        #: How many streams each id has.
+        #: The number of streams of each id.
         self._per_writer: dict[bytes, int] = {}
 
     def __len__(self) -> int:
@@ -180,7 +180,7 @@ class Sequences:
             self.changes += 1
 
     def restore(self, entries: Iterable[tuple[Stream, Newest]]) -> None:
-        """Begin with what was saved, and nothing else."""
+        """Replace the table with the saved one."""
         self._newest = dict(entries)
         self._per_writer = {}
         for stream in self._newest:
@@ -197,7 +197,7 @@ class Sequences:
         self._forget(old)
 
     def forget_topic(self, topic: bytes) -> bool:
-        """The topic was removed: what comes for a new one of that name is no repeat. False: nothing was known of it."""
+        """Forget a removed topic: messages for a new topic of that name are no repeats. False if it was unknown."""
         gone = [stream for stream in self._newest if stream.topic == topic]
         self._forget(gone)
         return bool(gone)

@@ -1,1 +1,1 @@
-"""What the broker does with each kind of request, a module for each subject."""
+"""The handlers of the broker's requests, a module for each subject."""

@@ -1,6 +1,6 @@
 """Consumers that let the broker share out queues ask here for theirs; operators say here how groups get messages.
 
-Only pulling is offered: a group that a RocketMQ broker let pop is told to pull.
+Only pulling is offered: a group that a RocketMQ broker let pop is instructed to pull.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class AssignmentProcessor:
         return Response(body=encode_assignments(given))
 
     def _share(self, wanted: AssignmentRequest, queues: Queues) -> Queues | None:
-        """None, and the client keeps what it has, when there is nothing to share out or nobody to share with."""
+        """Return None, so that the client keeps its queues, if there are no queues, no members or no such strategy."""
         group, strategy = self._consumers.get(wanted.group), STRATEGIES.get(wanted.strategy)
         if strategy is None:
             self._warn_of_strategy(wanted)

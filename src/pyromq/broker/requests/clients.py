@@ -47,7 +47,7 @@ from pyromq.wire.responses import HeartbeatAnswer, Response
 
 log = logging.getLogger("pyromq.broker")
 
-#: Up to this many members each change is told at once: the cost grows with the square of the members.
+#: Up to this many members each change is announced at once: the cost grows with the square of the members.
 SMALL_GROUP = 64
 #: Of larger groups, how long changes are gathered. Members look by themselves every 20 s.
 SECONDS_PER_MEMBER = 0.001
@@ -60,7 +60,7 @@ SHOWN_WISHES = 10
 
 
 class MemberProcessor:
-    """Handles what clients say of themselves, and tells groups when somebody comes or goes."""
+    """Handles heartbeats, and notifies groups when a member joins or leaves."""
 
     def __init__(
         self,
@@ -105,11 +105,11 @@ class MemberProcessor:
             for _ in steps:
                 await work.pause()
                 if not peer.is_open:
-                    break  # a member that has left does not come back by what it said before
+                    break  # a member that has left must not be added again by an older heartbeat
         return seen.answer()
 
     def _seen(self, data: HeartbeatData, member: Member, seen: _Seen) -> Iterator[None]:
-        """Note each group by itself: what is wrong with one is no reason to forget the others."""
+        """Note each group separately: a problem with one is no reason to forget the rest."""
         for group in data.producer_groups:
             yield
             try:
@@ -118,7 +118,7 @@ class MemberProcessor:
                 seen.wrong = problem
         for consumer in data.consumers:
             yield
-            # The first form of the heartbeat brings the subscriptions each time, and is told to go on so.
+            # The first form of the heartbeat brings the subscriptions each time, and is answered to keep doing so.
             seen.is_to_tell_all |= self._is_news(data, consumer)
             try:
                 yield from self._consumer_seen(data, consumer, member)
@@ -132,8 +132,8 @@ class MemberProcessor:
     def _is_news(self, data: HeartbeatData, consumer: ConsumerData) -> bool:
         """Must the client tell its subscriptions again next time, because these are not what the group has here?
 
-        The number in the heartbeat stands for them. It was another one: then somebody else of the group told other
-        subscriptions, and members go on telling theirs until they are the same.
+        The number in the heartbeat stands for them. If the number differs, another member of the group sent other
+        subscriptions, and members keep sending theirs until they are the same.
         """
         known = self._consumers.get(consumer.group)
         fingerprint = None if known is None else known.fingerprint
@@ -303,7 +303,7 @@ def _tell(group: ConsumerGroup) -> None:
 
 @dataclass(slots=True)
 class _Seen:
-    """What a heartbeat is answered with."""
+    """The answer to a heartbeat."""
 
     #: The client tells its subscriptions again next time.
     is_to_tell_all: bool
@@ -333,7 +333,7 @@ def _built(data: ConsumerData, known: Mapping[str, Subscription]) -> Generator[N
 
 
 def _difference(group: ConsumerGroup, member: Member) -> str:
-    """What a member wants and another does not, or the other way round, for people."""
+    """Return the difference between the subscriptions of two members, for people."""
     mine = group.wishes.get(member.peer, frozenset())
     for peer, wish in group.wishes.items():
         if wish != mine:

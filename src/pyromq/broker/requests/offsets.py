@@ -68,7 +68,7 @@ class OffsetProcessor:
         return Response()
 
     def _has_queue(self, topic: TopicConfig, queue_id: int) -> bool:
-        """Also one that a topic had before it was made smaller: what is in it is still consumed."""
+        """Also a queue that a topic had before it was made smaller: its messages are still consumed."""
         return (
             0 <= queue_id < max(topic.read_queues, topic.write_queues)
             or self._store.queue(topic.name, queue_id) is not None
@@ -89,7 +89,7 @@ class OffsetProcessor:
         return OffsetAnswer(offset=self._store.min_offset(request.topic, request.queue_id))
 
     def earliest_store_time(self, request: GetEarliestStoreTime, peer: Peer) -> Awaitable[Response]:
-        """When the oldest message of a queue was stored; -1 when there is none."""
+        """Return the store time of the oldest message of a queue; -1 if there is none."""
         return self._earliest(request)
 
     async def _earliest(self, request: GetEarliestStoreTime) -> Response:

@@ -60,7 +60,7 @@ MAY_HOLD = 2
 HAS_SUBSCRIPTION = 4
 HAS_CLASS_FILTER = 8
 
-#: What one answer holds unless the client asks for another amount: RocketMQ's own figure.
+#: The size of one answer unless the client asks for another amount: RocketMQ's own figure.
 USUAL_BYTES = 256 * 1024
 #: Of a pull by expression, how many messages and bytes are looked at before the client is asked to come again: to read
 #: the properties of one and evaluate the expression takes about ten microseconds. A long expression ends sooner, when
@@ -73,14 +73,14 @@ MAX_HOLD_SECONDS = 60.0
 #: A held pull that saw only messages for others tells its client so after this time.
 TELL_SECONDS = 5.0
 #: Expressions that come with the pull itself are kept so that the next pull finds them ready: many short ones, and a
-#: few of those that may be large, for what is kept is for anybody to fill.
+#: few of those that may be large, because any client can fill the cache.
 KEPT_EXPRESSIONS = 512
 SHORT_EXPRESSION = 4096
 KEPT_LONG_EXPRESSIONS = 16
 #: RocketMQ notes what a group is forbidden to do with a topic in the same bits as permissions.
 READ_FORBIDDEN = READ
 
-#: What the client does next, by what the store found; and RocketMQ's word for it.
+#: The client's next step, by the result of the read; and RocketMQ's word for it.
 OUTCOMES = {
     ReadStatus.FOUND: (ResponseCode.SUCCESS, None),
     ReadStatus.NO_MATCH: (ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE"),
@@ -202,7 +202,7 @@ class PullProcessor:
     # --- checks ------------------------------------------------------------------------------------------------------
 
     def plan(self, request: PullMessage) -> Plan:
-        """What every pull like this one may have. Raises what the checks find."""
+        """Return the plan for every pull like this one. Raises the errors of its checks."""
         config = self._config()
         if not config.permission & READ:
             raise _PullForbidden(Forbidden.BROKER, f"the broker[{config.name}] pulling message is forbidden")
@@ -239,7 +239,7 @@ class PullProcessor:
         return isinstance(bits, int) and bits > 0 and bool(bits & READ_FORBIDDEN)
 
     def _filter(self, request: PullMessage, group: GroupConfig, config: BrokerConfig) -> MessageFilter:
-        """What the group wants of the topic, as this request or its heartbeat says."""
+        """Return the group's subscription to the topic, from this request or its heartbeat."""
         if request.flags & HAS_CLASS_FILTER:
             raise FilterSyntaxError(0, "filtering by a Java class is not supported: use tags or SQL92")
         if request.flags & HAS_SUBSCRIPTION:
@@ -297,8 +297,11 @@ class PullProcessor:
         return result(plan, ReadResult(ReadStatus.TOO_SMALL, offset, first, last), "OFFSET_RESET")
 
     def _was_shown(self, request: PullMessage, found: ReadResult) -> bool:
-        """A sync master that was killed hides for a moment what no slave has confirmed to it since: whoever had read
-        that already waits, and does not read it twice."""
+        """Return whether the pull is past the visible mark, and within the messages given out before a crash.
+
+        A sync master that was killed hides for a moment the messages that no slave has confirmed since: a consumer that
+        had read them waits, and does not read them twice.
+        """
         return found.max_offset < request.offset <= self._store.given_out(request.topic, request.queue_id)
 
     def _answer(self, request: PullMessage, plan: Plan, found: ReadResult) -> PullResult:
@@ -367,7 +370,7 @@ async def _settled(answer: Awaitable[Response] | Response) -> Response:
 
 
 def _limits(plan: Plan) -> dict[str, Any]:
-    """How a read for this pull is limited."""
+    """Return the limits of a read for this pull."""
     if plan.wanted.needs_properties:
         return {"max_messages": FILTER_MESSAGES, "max_bytes": FILTER_BYTES}
     return {"max_messages": plan.max_messages, "max_bytes": plan.max_bytes, "tag_codes": plan.wanted.tag_codes}
@@ -388,7 +391,7 @@ def result(plan: Plan, found: ReadResult, why: str | None = None) -> PullResult:
 
 
 def _filtered(found: ReadResult, plan: Plan) -> ReadResult:
-    """Leave out what the expression does not want, and what is more than the client asked for."""
+    """Leave out the messages that the expression rejects, and those above the requested number."""
     if not plan.wanted.needs_properties or found.status is not ReadStatus.FOUND:
         return found
     kept: list[memoryview] = []

@@ -18,7 +18,7 @@ from pyromq.wire.responses import refusal
 
 #: Of the rest of the frame; of the header, with its form (0: JSON) in the high byte.
 _LENGTHS = struct.Struct(">II")
-#: How the header of a send begins. In JSON a quote inside a text has a backslash before it: what is searched for below
+#: The first bytes of a send's header. In JSON a quote inside a text has a backslash before it: a key searched for below
 #: cannot be part of a text.
 _SENDS = (b'{"code":310,', b'{"code":320,', b'{"code":10,')
 _FLAG_NONE = re.compile(rb'"flag":0[,}]')
@@ -50,7 +50,7 @@ class RefusedSends:
 
 
 def _send_at(data: memoryview, at: int) -> tuple[int, bytes] | None:
-    """Where the send that begins there ends, and its correlation id; None when it is none, not whole, or unusual."""
+    """Return the end and the correlation id of the send at this place; None if it is none, not whole, or unusual."""
     if len(data) - at < _LENGTHS.size:
         return None
     size, header_size = _LENGTHS.unpack_from(data, at)

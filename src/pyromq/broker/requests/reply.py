@@ -26,7 +26,7 @@ from pyromq.wire.responses import Response, SendReceipt
 
 log = logging.getLogger("pyromq.broker")
 
-#: How long the producer may take to confirm the reply.
+#: The timeout of the producer for confirming the reply.
 PUSH_SECONDS = 10.0
 
 REPLY_TO = "REPLY_TO_CLIENT"

@@ -1,4 +1,4 @@
-"""Who leads, over the network: asked by slaves and tools, changed by hand.
+"""Role requests over the network: asked by slaves and tools, changed by hand.
 
 A slave that is promoted writes it down, answers, and restarts as the master. A master that steps down takes nothing
 more, waits until the slave has everything, has it promoted, and restarts as a slave. Until the slave has said yes the
@@ -56,13 +56,13 @@ log = logging.getLogger("pyromq.broker")
 #: A slave that lacks no more than this gets it in a moment: only then messages are refused.
 NEARLY_BYTES = 4 << 20
 ASK_AGAIN_SECONDS = 0.02
-#: For what a slave copies from its master beside the log, before it leads.
+#: For the tables that a slave copies from its master besides the log, before it leads.
 METADATA_SECONDS = 3.0
-#: Nobody has to wait longer for a slave, whatever was asked: nothing is taken meanwhile.
+#: The longest wait for a slave, regardless of the request: the broker accepts nothing in that time.
 LONGEST_STEP_SECONDS = 60.0
-#: How often a slave asks its leader for the other members.
+#: The interval at which a slave asks its leader for the other members.
 LEARN_SECONDS = 5.0
-#: After a promotion without an answer: how long it is asked what came of it.
+#: After a promotion without an answer: the time in which its outcome is asked for.
 DOUBT_SECONDS = 5.0
 
 
@@ -120,7 +120,7 @@ class LeadingProcessor:
     def epochs(self, request: GetBrokerEpochs, peer: Peer) -> Response:
         """A slave that asks and proves the group secret is looked at: it may have what a crash takes from this log.
 
-        A stranger is told what RocketMQ's brokers tell.
+        A stranger gets the same answer as from RocketMQ's brokers.
         """
         trust, config = self._others.trust, self._leading.config
         if request.address and not config.is_slave and trust.is_of_this_name(request):
@@ -229,7 +229,7 @@ class LeadingProcessor:
 
     @contextlib.asynccontextmanager
     async def _standing_still(self) -> AsyncIterator[None]:
-        """The copy does not grow, and is on the disk. If it is not to lead after all, it goes on."""
+        """Stop the copy and sync it to the disk. If this broker does not lead after all, the copy continues."""
         await self._copies.stop_following()
         try:
             end = LogPosition(self._store.positions().log_end)
@@ -300,7 +300,7 @@ class LeadingProcessor:
         return ForgotMember(members=", ".join(f"{one.address} (id {one.broker_id})" for one in left))
 
     def _close(self, why: str | None) -> None:
-        """What another broker of our name asks for. A hand-over that is under way knows better."""
+        """Refuse sends with this reason, or accept them if it is None. A hand-over under way takes precedence."""
         if why != self._closed and not self._lock.locked():
             self._closed = why
             if why is None:
@@ -310,7 +310,7 @@ class LeadingProcessor:
                 self._ack_mark.refuse(why)
 
     async def _whole(self, work: Coroutine[Any, Any, Response]) -> Response:
-        """One after the other, and to the end: whoever asked may have gone, and half of it must not be left."""
+        """Run role changes one after the other, and each to its end, even if the client has disconnected."""
         task = asyncio.get_running_loop().create_task(self._in_turn(work))
         self._under_way.add(task)
         task.add_done_callback(self._is_done)
@@ -321,7 +321,7 @@ class LeadingProcessor:
             async with self._lock:
                 return await work
         finally:
-            work.close()  # nothing happens to what is done
+            work.close()  # no effect on a coroutine that has ended
 
     def _is_done(self, task: asyncio.Task[Response]) -> None:
         self._under_way.discard(task)
@@ -342,7 +342,7 @@ class LeadingProcessor:
         await asyncio.to_thread(forget_own_progress, self._offsets, self._taken)
 
     async def step_down(self, request: StepDown, peer: Peer) -> Response:
-        """Raises BadRequest, NotNow: then this broker goes on leading. Raises OSError."""
+        """Raises BadRequest, NotNow: then this broker continues to lead. Raises OSError."""
         if not is_address(request.to):
             raise BadRequest("a master steps down for a slave: name its address, host:port, in `to`")
         if request.role is not None and request.role not in MASTER_ROLES:
@@ -362,7 +362,7 @@ class LeadingProcessor:
         return await self._follow(request.to, told)
 
     async def _hand_over(self, to: str, role: str, until: float) -> BrokerEpochs:
-        """When this returns, the other one leads. Raises NotNow, CallFailed: then we do."""
+        """Return when the other one leads. Raises NotNow, CallFailed: then we do."""
         await self._until_it_has(to, NEARLY_BYTES, until)
         self._ack_mark.refuse(f"this broker hands over to {to}: messages go there in a moment")
         try:
@@ -411,7 +411,7 @@ class LeadingProcessor:
             await asyncio.sleep(ASK_AGAIN_SECONDS)
 
     async def _until_answered(self, until: float) -> None:
-        """Whoever waits for slaves is answered by us: the slave has it all."""
+        """Wait until this broker has answered the sends that wait for slaves: the slave has them all."""
         while self._ack_mark.waiting_sends and self._clock.monotonic() < until:  # noqa: ASYNC110  many wait, in two ways
             await asyncio.sleep(ASK_AGAIN_SECONDS)
 
@@ -447,5 +447,5 @@ class LeadingProcessor:
 
 
 def _no_timers(request: Request, peer: Peer) -> Response:
-    """A slave of RocketMQ asks every few seconds, and goes on without: said without a line in our log."""
+    """Refuse without a line in our log: a slave of RocketMQ asks every few seconds, and works without an answer."""
     return Response(code=ResponseCode.SYSTEM_ERROR, reason="this broker has no timer wheel: nothing to copy")

@@ -41,7 +41,7 @@ log = logging.getLogger("pyromq.broker")
 
 #: From this version of the protocol on (3.4.9), clients send their own limit of retries along.
 _SENDS_ITS_LIMIT = 121
-#: What a message for an exact time has; one that waited for its time has TIMER_OUT_MS as well.
+#: Properties of a message for an exact time; one that waited for its time has TIMER_OUT_MS as well.
 _TIMERS = (b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS", b"TIMER_DELIVER_MS")
 _TIMER_PAST = b"TIMER_OUT_MS"
 #: The answer to a batch names all its messages, and has to fit in a header: 7,447 ids of a broker with an IPv4 address.
@@ -107,7 +107,7 @@ class SendProcessor:
             return self._send_numbered(sending, drafts, numbers)
         if request.batch:
             return self._append(sending, drafts)
-        # What comes back from a consumer is no half, even when an old client left the mark on it.
+        # A message that a consumer sends back is no half, even when an old client left the mark on it.
         detour = None if names.is_retry_topic(request.topic) else self._transactions(sending)
         if detour is not None:
             return detour
@@ -250,7 +250,7 @@ def _receipt(sending: Sending, message_ids: str, queue_offset: int, config: Brok
 
 
 def _check_no_exact_time(found: bytes) -> None:
-    """Raise IllegalMessage for a message that is to be delivered at a given time; a delay level beside it would count.
+    """Raise IllegalMessage for a message with an exact delivery time, unless it has a delay level too, which wins.
 
     Clients take this code for certain: nothing is stored, and they try no other broker.
     """
@@ -270,7 +270,7 @@ def unique_key_of(record_properties: bytes) -> str | None:
 
 
 def retry_limit(request: SendMessage | SendBack, group: GroupConfig) -> int:
-    """How often the group gets a message again. A client may say so itself; old ones do not mean what they send."""
+    """Return the maximum of redeliveries to the group. A client may set it; the value of old clients is ignored."""
     own = request.max_reconsume_times
     if own is None or (request.command is not None and request.command.version < _SENDS_ITS_LIMIT):
         return group.max_retries

@@ -39,7 +39,7 @@ log = logging.getLogger("pyromq.broker")
 
 #: The delay level of the first retry (10 s); the next attempt takes the next level.
 FIRST_RETRY_LEVEL = 3
-#: Where the halves of transactions are, and their ends. Nobody consumes them; a retry would show what is not committed.
+#: The topics of halves and of their ends. They have no consumers; a retry would show uncommitted messages.
 _HALVES = frozenset(name.encode() for name in (names.HALF_TOPIC, names.HALF_DONE_TOPIC, names.CHECKED_TOO_OFTEN_TOPIC))
 
 
@@ -96,7 +96,7 @@ class SendBackProcessor:
         return Response()
 
     async def _message(self, position: int) -> Draft:
-        """The message that failed. Raises ServiceError: the client then sends it to the retry topic by itself."""
+        """Return the failed message. Raises ServiceError: the client then sends it to the retry topic on its own."""
         try:
             draft = draft_of(await self._store.message_soon(position))
         except OffsetNotFound as missing:

@@ -49,7 +49,7 @@ class TransactionProcessor:
         config = self._config()
         if config.reject_transactions:
             raise NoPermission(f"the broker {config.name} takes no transactions (rejectTransactionMessage)")
-        self._divert(draft)  # what could not be committed is refused now
+        self._divert(draft)  # a half that could not be committed is refused now
         writer = self._journal.writer
         (receipt,) = writer.append([forms.half_of(draft, sending.request.producer_group)])
         # The offset and the id are those of the half: the producer ends the transaction by them.
@@ -58,7 +58,7 @@ class TransactionProcessor:
     # --- end ---------------------------------------------------------------------------------------------------------
 
     def end(self, request: EndTransaction, peer: Peer) -> Awaitable[Response] | Response:
-        """Raises BadRequest, NoPermission, NotFound, and what an append raises. What has ended stays as it is."""
+        """Raises BadRequest, NoPermission, NotFound, and an append's errors. An ended transaction stays as it is."""
         if request.decision not in DECISIONS:
             log.info("%s does not know yet what becomes of the transaction %s", peer.address, _name(request))
             return Response()
@@ -85,7 +85,7 @@ class TransactionProcessor:
             return answer if isinstance(answer, Response) else await answer
 
     def _end(self, request: EndTransaction, view: memoryview) -> Awaitable[Response] | Response:
-        """In one turn of the loop: nobody else ends it meanwhile, nor asks for it."""
+        """In one turn of the loop: no other task ends it in between, nor asks for it."""
         half, journal = self._half_of(request, view), self._journal
         current = journal.ledger.begin(half.offset, half.key)
         if current is None:
@@ -173,5 +173,5 @@ def _telling(request: EndTransaction, peer: Peer) -> Iterator[None]:
 
 
 def _name(request: EndTransaction) -> str:
-    """What a log line calls a transaction."""
+    """Return the name of a transaction in log lines."""
     return f"{request.transaction_id or request.message_id} (half offset {request.half_offset})"

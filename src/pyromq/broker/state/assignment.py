@@ -31,7 +31,7 @@ STRATEGIES: Mapping[str, Strategy] = {"AVG": in_blocks, "AVG_BY_CIRCLE": in_turn
 
 
 def share_of(client_id: str, clients: Iterable[str], queues: Sequence[Queue], strategy: Strategy) -> tuple[Queue, ...]:
-    """What one client has of queues that are in order; nothing for one that is no member."""
+    """Return the share of one client of sorted queues; empty for one that is no member."""
     members = sorted(clients)
     if client_id not in members:
         return ()

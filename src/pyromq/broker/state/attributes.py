@@ -15,7 +15,7 @@ from pyromq.errors import BadRequest
 
 @dataclass(frozen=True, slots=True)
 class _Attribute:
-    #: What is wrong with a value; None: nothing.
+    #: Returns the fault of a value; None if it is valid.
     problem: Callable[[str], str | None]
     #: May it be changed after the topic was made?
     is_changeable: bool

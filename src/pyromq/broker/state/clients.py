@@ -1,4 +1,4 @@
-"""Who is connected: producers and consumers by group, as their heartbeats tell. Pure: time is handed in.
+"""The connected clients: producers and consumers by group, from their heartbeats. Pure: time is handed in.
 
 A member is a connection. It stays until it says goodbye, its connection ends, or it was not heard for too long. A
 client that connected again may have two for a while: it counts once. What changed for which group is returned, so that
@@ -16,15 +16,15 @@ from pyromq.errors import BadRequest
 from pyromq.filters.subscription import Subscription
 from pyromq.net.peer import Peer
 
-#: What a member asks for: topic, kind and expression of each of its subscriptions.
+#: The subscriptions of a member: topic, kind and expression of each.
 Wish = frozenset[tuple[str, str, str]]
 Counted = TypeVar("Counted")
 
 BROADCASTING = "BROADCASTING"
-#: What one connection may be in and ask for, over all its heartbeats: far above what anybody uses, and it takes memory.
+#: Limits of the groups and subscriptions of one connection, which take memory: far above any real use.
 MAX_GROUPS = 1024
 MAX_WANTED_CHARS = 1 << 20
-#: What a subscription takes besides its texts.
+#: The memory of a subscription besides its texts.
 _AROUND_TEXTS = 128
 
 
@@ -55,7 +55,7 @@ class ConsumerGroup:
     members: dict[Peer, Member] = field(default_factory=dict)
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     changed_ms: int = 0
-    #: Under which number the client that told these subscriptions knows them; 0: it has none, None: nobody told any.
+    #: The version of these subscriptions at the client that sent them; 0 if it has none, None if no client sent any.
     fingerprint: int | None = None
     wishes: dict[Peer, Wish] = field(default_factory=dict)
     _wish_counts: Counter[Wish] = field(default_factory=Counter)
@@ -95,7 +95,7 @@ class ConsumerGroup:
         return member is not None and _count_down(self._clients, member.client_id)
 
     def wish(self, peer: Peer, wish: Wish | None) -> None:
-        """What a member wants from now on; None: nothing."""
+        """Set a member's subscriptions; None removes them."""
         before = self.wishes.pop(peer, None)
         if before is not None:
             _count_down(self._wish_counts, before)
@@ -115,7 +115,7 @@ def _count_down(counts: Counter[Counted], one: Counted) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSeen:
-    """What one heartbeat says of one consumer group. No subscriptions: those that are known stay."""
+    """One consumer group of one heartbeat. No subscriptions: the known ones stay."""
 
     group: str
     consume_type: str
@@ -231,7 +231,7 @@ class Consumers:
     def __init__(self) -> None:
         self._groups: dict[str, ConsumerGroup] = {}
         self._of_peer = _GroupsOfPeer()
-        #: Grows when somebody subscribes differently: what was concluded from subscriptions no longer holds.
+        #: Grows when subscriptions change: conclusions from the old ones no longer hold.
         self.changes = 0
 
     def __iter__(self) -> Iterator[ConsumerGroup]:

@@ -1,7 +1,7 @@
 """Which consumer may consume a queue in order: a lock for each group and queue, held by one client, for a while. Pure.
 
-Whoever holds a lock renews it before it runs out; one that ran out may be taken by another. Nothing else ends a lock,
-not even the end of the connection: a client that comes back at once goes on where it was.
+The holder of a lock renews it before it runs out; one that ran out may be taken by another. Nothing else ends a lock,
+not even the end of the connection: a client that reconnects at once continues with its queues.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class QueueLocks:
         return True
 
     def holder(self, group: str, queue: QueueId) -> str | None:
-        """The client that locked a queue last, whether its lock ran out or not; None when nobody did."""
+        """The client that locked a queue last, whether its lock ran out or not; None if no client did."""
         held = self._locks.get(group, {}).get(queue)
         return None if held is None else held.client_id
 
@@ -42,7 +42,7 @@ class QueueLocks:
         return any(now_ms - held.renewed_ms <= expiry_ms for held in self._locks.get(group, {}).values())
 
     def unlock(self, group: str, queue: QueueId, client_id: str) -> None:
-        """Give back; somebody else's lock stays."""
+        """Release a lock; another client's lock stays."""
         locks = self._locks.get(group, {})
         held = locks.get(queue)
         if held is not None and held.client_id == client_id:

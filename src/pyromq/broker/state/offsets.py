@@ -1,4 +1,4 @@
-"""How far each group is in each queue. Never set back but by an explicit wish, and never set to zero on its own."""
+"""The offset of each group in each queue. Set back only on an explicit request, and never set to zero implicitly."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def machine_memory() -> int:
 
 
 def near_bytes() -> int:
-    """How much of the log a new group may be asked to go through: RocketMQ's share of the machine's memory."""
+    """Return the part of the log that a new group may have to read: RocketMQ's share of the machine's memory."""
     return machine_memory() * 40 // 100
 
 
@@ -70,7 +70,7 @@ class Progress:
             self.offsets.commit(group, topic, queue_id, offset)
 
     def advance(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """What a consumer tells along with a pull, or a slave of what it was told. Only more than before counts.
+        """Apply the offset that a consumer sends with a pull, or that a slave forwards, if it advances.
 
         It is from a moment ago, and the queue may have another reader by now. Who goes back on purpose says so in a
         request of its own. Raises IllegalOffset as `commit` does.
@@ -99,7 +99,7 @@ class Progress:
         return self.offsets.offset_of(group, topic, queue_id)
 
     def start_of(self, topic: str, queue_id: int) -> int | None:
-        """Where a group without progress begins: 0 while the queue's first message is still there, and not too far
+        """Return the start of a group without progress: 0 while the queue's first message is there, and not too far
         back in the log; else None, and the consumer decides."""
         queue = self._store.queue(topic, queue_id)
         if queue is None or queue.min_offset != 0 or queue.max_offset == 0:

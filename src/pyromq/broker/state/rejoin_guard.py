@@ -6,7 +6,7 @@ by the answer to the next pull. But if the queue has grown past it by then, the 
 it: its group would never receive the messages that were given the lost offsets.
 
 So for `GUARD_SECONDS` after a start, a group with progress in a queue rejoins it at or below the end that the start
-found. A pull beyond that end is told to go on at the group's progress, and a commit beyond it is refused. One pull at
+found. A pull beyond that end is answered with the group's progress, and a commit beyond it is refused. One pull at
 or below it, of any consumer of the group, ends this for the queue. A consumer that seeks to the end in this time, as
 its first pull after the start, is set back as well: that cannot be told from a lost tail. Not covered: a consumer that
 does not pull between two starts that both lost a tail, and a group that never committed. Its positions cannot be told
@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pyromq.clock import Clock
 from pyromq.store.tables.offset_files import ConsumerOffsets
 
-#: RocketMQ's consumers commit every 5 s, send heartbeats every 30 s, and set a position back 10 s after they are told.
+#: RocketMQ's consumers commit every 5 s, send heartbeats every 30 s, and set a position back 10 s after the request.
 GUARD_SECONDS = 60.0
 
 

@@ -1,4 +1,4 @@
-"""How groups get the messages of topics, as operators set it: kept in RocketMQ's `messageRequestMode.json`."""
+"""The request modes of groups for topics, as operators set them: kept in RocketMQ's `messageRequestMode.json`."""
 
 from __future__ import annotations
 

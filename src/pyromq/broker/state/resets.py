@@ -1,4 +1,4 @@
-"""Offsets that somebody reset while consumers were at work, until those consumers have heard of it. Pure.
+"""Offsets that were reset while consumers were connected, until those consumers have received them. Pure.
 
 A consumer that is at work keeps its own account: it would go on where it was, and commit that. So after a reset its
 commits do not count until its next pull, which is answered with the offset to go on from. A consumer that comes later
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 
 class Resets:
-    """What consumers have still to hear, by group, topic and queue."""
+    """Resets that consumers have not received yet, by group, topic and queue."""
 
     def __init__(self) -> None:
         self.pending: dict[tuple[str, str, int], int] = {}
@@ -25,7 +25,7 @@ class Resets:
         return bool(self.pending) and (group, topic, queue_id) in self.pending
 
     def take(self, group: str, topic: str, queue_id: int, pulled: int) -> int | None:
-        """Where a pull must go on instead of where it asked; None: there is fine. It is told once."""
+        """Return the offset to which a pull is redirected; None if there is no reset. It is returned once."""
         if not self.pending:
             return None
         offset = self.pending.pop((group, topic, queue_id), None)

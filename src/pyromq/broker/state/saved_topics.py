@@ -1,6 +1,6 @@
 """The topics that are on the disk as they are now.
 
-A message may be acknowledged only in one of them: a crash must not leave it in a topic that nobody knows any more.
+A message may be acknowledged only in one of them: a crash must not leave it in a topic that is no longer known.
 """
 
 from __future__ import annotations

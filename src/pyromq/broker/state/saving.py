@@ -1,8 +1,8 @@
-"""Small tables on their way to the disk, beside the loop: soon after a change, or every so often.
+"""Saves small tables to the disk in the background: soon after a change, or at an interval.
 
-A disk that does not take them is tried again; nothing is lost in memory meanwhile, and one line in the log says so.
+If the disk refuses them, the save is repeated; memory keeps every change, and one line in the log reports it.
 
-Whoever promised something that hangs on a change waits for `saved` before the answer: all who wait share one save.
+An answer that depends on a change waits for `saved` first: all that wait share one save.
 
 Progress of groups is acknowledged before it is saved. It is written on a full disk, too, in the room that the store
 keeps for that; while even that fails, `check` refuses it.
@@ -50,7 +50,7 @@ class Saver:
         self._write = write
         #: None: after each change that `changed` tells of.
         self._every_ms = every_ms
-        #: How many changes there were, and how many of them are on the disk.
+        #: The number of changes, and the number of changes on the disk.
         self._changes = 0
         self._saved_changes = 0
         self._changed = asyncio.Event()
@@ -65,7 +65,7 @@ class Saver:
 
     @property
     def is_saved(self) -> bool:
-        """Whether every change is on the disk."""
+        """Return whether every change is on the disk."""
         return self._saved_changes == self._changes
 
     async def run(self) -> None:

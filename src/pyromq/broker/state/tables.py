@@ -21,7 +21,7 @@ HOUR_MS = 3_600_000
 
 
 class Tables:
-    """Loaded when the store is open, and saved beside the loop: settings at each change, progress every so often."""
+    """Loaded when the store is open, and saved in the background: settings at each change, progress at an interval."""
 
     def __init__(self, config: BrokerConfig, store: MessageStore, clock: Clock) -> None:
         files = store.table_files()
@@ -47,7 +47,7 @@ class Tables:
         self._is_slave = config.is_slave
 
     def work(self) -> list[Coroutine[Any, Any, None]]:
-        """What runs beside."""
+        """Run the background saves."""
         # A slave saves offsets together with what it has from its master: see `metadata_copy`.
         savers = [saver for saver in self._savers if saver is not self.offsets_saver or not self._is_slave]
         return [*(saver.run() for saver in savers), self.writers.run()]

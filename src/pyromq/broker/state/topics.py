@@ -19,7 +19,7 @@ DEFAULT_TEMPLATE_QUEUES = 8
 CLUSTER_TOPIC_QUEUES = 16
 #: Two directories with files for each queue.
 MAX_QUEUES = 4096
-#: What topics begin with that are created for a group.
+#: The prefixes of topics that are created for a group.
 _OF_GROUPS = (names.RETRY_PREFIX, names.DEAD_LETTER_PREFIX)
 
 
@@ -87,7 +87,7 @@ class Topics:
         return self.make(TopicConfig(name, queues, queues, permission))
 
     def _template(self, default_topic: str) -> TopicConfig | None:
-        """What a new topic is made after; None when none may be made."""
+        """Return the template of a new topic; None if none may be created."""
         config = self._config()
         if not config.auto_create_topics:
             return None

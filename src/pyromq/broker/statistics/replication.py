@@ -1,4 +1,4 @@
-"""How a broker's copies are doing, or how it is doing as a copy: figures for people, tools and metrics."""
+"""The replication figures of a master or a slave, for people, tools and metrics."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from pyromq.wire.bodies.replication import SlaveStatus, encode_master, encode_sl
 
 
 class Lag(NamedTuple):
-    """How far a copy is behind: bytes that it lacks, and the time since it lacked none."""
+    """The lag of a replica: the bytes that it lacks, and the time since it lacked none."""
 
     size: int
     ms: int
 
 
 class CopyFigures:
-    """Asked when somebody looks."""
+    """Computed on request."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class CopyFigures:
         return Lag(size, int(self._clock.monotonic() * 1000) - follower.level_ms if size else 0)
 
     def _own_lag(self, replica: Replica) -> Lag:
-        """What the master sent and is not here yet. Out of touch it may have any amount more: the time tells."""
+        """Return the bytes that the master announced and this slave lacks. Without a connection only the time grows."""
         size = max(replica.state.primary_end - self._end, 0)
         if (size == 0 and replica.state.connected) or replica.level_ms is None:
             return Lag(size, 0)

@@ -1,7 +1,7 @@
 """The broker's figures under the names that RocketMQ's tools, exporters and dashboards know.
 
-Where RocketMQ has queues before thread pools, this broker has one loop: their sizes are 0, and how long their head
-waits is how late the loop is.
+RocketMQ has queues before thread pools; this broker has one loop: their sizes are 0, and the wait of their head
+is the delay of the loop.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class RuntimeInfo:
         }
 
     def _earliest_ms(self) -> int:
-        """When the oldest message of the log was stored; -1 when there is none."""
+        """Return the store time of the oldest message of the log; -1 if there is none."""
         files = self._store.log_files()
         segment = files.find(files.start) if self._store.positions().written > files.start else None
         stored_ms = None if segment is None else record.stored_at_ms(segment.buffer, 0, segment.size)
@@ -167,7 +167,7 @@ class RuntimeInfo:
         }
 
     def _safety(self) -> dict[str, object]:
-        """How long the disk takes to confirm, since the start; and what a start after a crash would have to scan.
+        """Return the disk's sync times since the start, and the bytes that a start after a crash would have to scan.
         RocketMQ has no such fields."""
         figures = self._store.figures()
         seconds = figures.flush_seconds
@@ -204,7 +204,7 @@ class RuntimeInfo:
         }
 
     def _writers(self) -> dict[str, object]:
-        """Whether messages that writers send again are stored once, and what came of it. RocketMQ has no such fields:
+        """Return whether repeated sends are deduplicated, and the counts. RocketMQ has no such fields:
         that is how a client tells the two apart."""
         if self._numbered is None:
             return {}
@@ -234,7 +234,7 @@ def bytes_text(count: int) -> str:
 
 
 def distribution(seconds: Histogram) -> str:
-    """How often storing took how long, in RocketMQ's steps; what lies across two is counted with the earlier one."""
+    """Return the counts of store times in RocketMQ's steps; a bucket across two steps counts with the earlier one."""
     counts = dict.fromkeys((name for name, _ in STEPS), 0)
     for low, count in zip((0.0, *seconds.bounds), seconds.buckets, strict=True):
         counts[next(name for name, upper in STEPS if low < upper)] += count

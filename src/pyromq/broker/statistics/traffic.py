@@ -1,8 +1,8 @@
-"""What comes and goes: how many messages and bytes, in all, by topic and by group, lately and since the start.
+"""Counts messages and bytes in and out, in all, by topic and by group, lately and since the start.
 
 Counting is a few additions for a whole batch. Rates come from samples that are taken now and then (`run`), and are
-worked out when somebody asks: what was counted since the oldest sample of a window, over the time since then. What has
-not been used for a day is forgotten, and there is a limit to how much is known.
+computed on request: the count since the oldest sample of a window, over the time since then. An entry that has
+not been used for a day is removed, and the number of entries is limited.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pyromq.wire.bodies.stats import Rate
 SAMPLE_SECONDS = 1.0
 #: A flow is some 3 KB with all its samples; a broker with more topics and groups than this has its figures in part.
 MAX_FLOWS = 20_000
-#: The shortest time that a rate is told of: one message a moment ago is not a thousand a second.
+#: The shortest time for which a rate is computed: one message a moment ago is not a thousand a second.
 LEAST_MS = 10_000
 DAY_MS = 86_400_000
 
@@ -67,7 +67,7 @@ class Flow:
         self.minute = _Window(10_000, 6, first)
         self.hour = _Window(600_000, 6, first)
         self.day = _Window(3_600_000, 24, first)
-        #: When a sample last found something new.
+        #: The time at which a sample last found something new.
         self.used_ms = now_ms
 
     def add(self, messages: int, size: int) -> None:
@@ -113,7 +113,7 @@ class _Totals:
         self._samples.append(_Sample(now_ms, 0, self.messages, self.size))
 
     def tps(self, now_ms: int, seconds: int) -> float:
-        """Over so many seconds, or since the start when that was later."""
+        """Return the rate over this many seconds, or since the start when that was later."""
         since = self._samples[0]
         for sample in reversed(self._samples):
             since = sample
@@ -134,7 +134,7 @@ class _Mornings:
 
 
 class Statistics:
-    """All figures of one broker. Counts are told in batches; `sample` is called about once a second."""
+    """All figures of one broker. Counts arrive in batches; `sample` is called about once a second."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -157,7 +157,7 @@ class Statistics:
         self._before_sample: list[Callable[[], None]] = []
 
     def before_sample(self, count_up: Callable[[], None]) -> None:
-        """Ask a part that counts by itself to tell us, before figures are taken."""
+        """Register a component that counts on its own, to be asked before figures are taken."""
         self._before_sample.append(count_up)
 
     # --- counting ----------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """Asking back: what became of the transactions that did not end in time?
 
-Any producer of the group may answer. Each question is counted in the half message itself, so that a restart goes on
-counting; after `transaction.check_max` of them the message is put aside, where an administrator finds it. While no
-producer of the group is connected nobody is asked and nothing is counted, for as long as the log keeps messages:
+Any producer of the group may answer. Each question is counted in the half message itself, so that a restart continues
+counting; after `transaction.check_max` of them the message moves to a topic for administrators. While no
+producer of the group is connected no question is sent and nothing is counted, for as long as the log keeps messages:
 RocketMQ counts, and so gives up the transactions of a producer that is away for some minutes.
 """
 
@@ -38,7 +38,7 @@ log = logging.getLogger("pyromq.broker")
 
 #: Steps between which others get their turn.
 STEPS_IN_TURN = 32
-#: What one round may send to producers: it lies in memory until they take it. The rest is for the next round.
+#: The maximum sent to producers in one round: it is in memory until received. The rest is for the next round.
 MAX_ROUND_BYTES = 64 << 20
 #: After a disk that could not be read, the next attempt.
 RETRY_SECONDS = 1.0
@@ -77,7 +77,7 @@ class CheckBack:
             except OSError as error:
                 log.error("transactions are asked for in the next round: %s", what_to_do(error))
             except StoreFenced:
-                return  # whoever waits for the store was told
+                return  # the fenced store has failed its waiters
 
     async def _load(self) -> None:
         while True:
@@ -109,14 +109,14 @@ class CheckBack:
     # --- steps -------------------------------------------------------------------------------------------------------
 
     async def _carry_out(self, steps: list[Step]) -> int:
-        """How many of the steps were taken."""
+        """Return the number of steps taken."""
         taken = 0
         for number, (act, half) in enumerate(steps):
             if number % STEPS_IN_TURN == STEPS_IN_TURN - 1:
                 await asyncio.sleep(0)
             try:
                 view = await self._journal.record(half.offset, half.position)
-                # Its producer may have ended it meanwhile.
+                # Its producer may have ended it since.
                 if self._journal.ledger.is_idle(half.offset) and self._take(act, half, view):
                     taken += 1
             except (OffsetNotFound, CorruptStore, IllegalMessage) as problem:
@@ -124,7 +124,7 @@ class CheckBack:
         return taken
 
     def _cannot(self, half: Half, problem: PyroMQError) -> None:
-        """What the store does not take today (a setting may be too small for it) it may take tomorrow."""
+        """Leave a half that the store refuses: it may be accepted later (a setting may be too small for it)."""
         if isinstance(problem, IllegalMessage) and not self._journal.ledger.is_crowded(half):
             log.warning("the half message at offset %d stays as it is: %s", half.offset, problem)
         else:

@@ -24,7 +24,7 @@ def committed_halves(files: SegmentedFile, start: int, end: int) -> Iterator[int
 def _records(files: SegmentedFile, start: int, end: int) -> Iterator[tuple[Segment, record.Spans]]:
     for segment in list(files.segments):
         at, limit = max(start - segment.base, 0), min(end - segment.base, segment.size)
-        # What is no record is a blank: the segment ends there.
+        # Bytes that are no record are a blank: the segment ends there.
         while at < limit and not isinstance(spans := record.spans_of(segment.buffer, at, limit), str):
             yield segment, spans
             at += spans.total_size

@@ -1,4 +1,4 @@
-"""What the parts of a transaction look like: in the log as Apache RocketMQ has them there, and on the wire.
+"""The parts of a transaction: in the log in Apache RocketMQ's form, and on the wire.
 
 A half message is an ordinary record of RMQ_SYS_TRANS_HALF_TOPIC, queue 0, with its real topic and queue among its
 properties. An end is a record of RMQ_SYS_TRANS_OP_HALF_TOPIC, tag `d`, whose body are offsets of the half queue, each
@@ -47,13 +47,13 @@ MAX_OP_BYTES = 4096
 
 
 def is_half(draft: Draft) -> bool:
-    """Does a producer begin a transaction with it? What comes back from a consumer has begun and ended one before."""
+    """Does a producer begin a transaction with it? A message that a consumer sends back has ended its own before."""
     return draft.reconsume_times == 0 and properties.is_true(draft.properties, properties.HALF)
 
 
 def half_of(draft: Draft, producer_group: str) -> Draft:
     """The half of a message that was sent. Raises IllegalMessage."""
-    # Those are of another transaction, in a message that somebody passes on.
+    # Those are of another transaction, in a message that a producer passes on.
     run = properties.remove(draft.properties, CHECKS, ORIGIN)
     run = properties.put_if_absent(run, PRODUCER_GROUP, producer_group.encode())
     unique_key = properties.get(run, properties.UNIQUE_KEY)
@@ -74,7 +74,7 @@ def half_of(draft: Draft, producer_group: str) -> Draft:
 
 
 def half_at(view: memoryview) -> Half | None:
-    """What decisions need of a half message; None for a record that is not in the queue of halves.
+    """Return the fields of a half message that decisions need; None for a record that is not in the queue of halves.
 
     Raises IllegalMessage for one that cannot be understood.
     """
@@ -104,7 +104,7 @@ def _half(view: memoryview, spans: record.Spans) -> Half:
         raise IllegalMessage("the half message does not name its producer group (PGROUP)")
     origin = properties.get_int(run, ORIGIN)
     patience_ms = _patience_ms(run)
-    # RocketMQ counts also when it moves a half that may not be asked for yet; nobody was asked then.
+    # RocketMQ counts also when it moves a half that may not be asked for yet; no question was sent then.
     was_asked = patience_ms is None or stored_ms - born_ms > patience_ms
     return Half(
         offset=offset,
@@ -170,14 +170,14 @@ def copied(view: memoryview, half: Half, checks: int, store_host: PackedHost) ->
 
 
 def put_aside(view: memoryview, half: Half, store_host: PackedHost) -> Draft:
-    """The half among those that nobody asks for any more. Raises IllegalMessage."""
+    """Return the half for the topic of halves that are no longer checked. Raises IllegalMessage."""
     draft = draft_of(view)
     run = properties.put(draft.properties, ORIGIN, b"%d" % half.key.origin)
     return replace(draft, topic=ASIDE_TOPIC, queue_id=0, properties=run, store_host=store_host)
 
 
 def question(copy: Draft, at: AppendedAt, now_ms: int, broker_name: str) -> CheckTransaction:
-    """What a producer is asked: the half as it was sent, and where its newest copy is."""
+    """Return the question for a producer: the half as it was sent, and the position of its newest copy."""
     topic, queue_id = real_place(copy.properties)
     unique_key = properties.get(copy.properties, properties.UNIQUE_KEY)
     message_id = None if unique_key is None else unique_key.decode("utf-8", "replace")
@@ -225,7 +225,7 @@ def _op_draft(body: bytes, now_ms: int, store_host: PackedHost) -> Draft:
 
 
 def ends_in(view: memoryview) -> tuple[int, list[int]]:
-    """The offset of a record of ends, and the halves that it names; what is no number names none."""
+    """Return the offset of a record of ends, and the halves that it names; text that is no number names none."""
     offset = layout.queue_offset_of(view)
     draft = draft_of(view)
     if properties.get(draft.properties, TAGS) != ENDED:

@@ -1,12 +1,12 @@
 """The ledger of transactions and the store: read at the start, written from then on.
 
-What a crash does: a committed message and the record of its half's end are appended together, the message first. A full
+After a crash: a committed message and the record of its half's end are appended together, the message first. A full
 disk takes both or neither, and the log survives up to some point: so the end is never there without the message, and
 only the last message of a log can be there without its end. If a crash came between the two, the start finds the
 message, which says of which half it is, in the part of the log that was written last, and records the end. So a half
-that is committed, however often and by whomever, is one message. A copy of a half and the end of the one it replaces
-are appended together as well; if a crash separates them, the copies' common key tells. Where a restart goes on is saved
-only once everything that it relies on is on the disk.
+that is committed several times, by any producers, is one message. A copy of a half and the end of the one it replaces
+are appended together as well; if a crash separates them, the copies' common key tells. The position for a restart is
+saved only once everything that it relies on is on the disk.
 
 Each end is recorded at once, with one record. RocketMQ gathers them for up to three seconds, and asks producers again
 for what it had gathered when it crashed; a record of some hundred bytes for each transaction is a small price.
@@ -31,7 +31,7 @@ from pyromq.store.tables.offset_files import ConsumerOffsets
 
 log = logging.getLogger("pyromq.broker")
 
-#: What is read before others get their turn.
+#: The maximum read before other tasks get their turn.
 READ_MESSAGES = 32
 READ_BYTES = 1 << 20
 SKIP_MESSAGES = 10_000
@@ -52,7 +52,7 @@ class Journal:
         self._is_loaded = asyncio.Event()
         #: Halves below this offset were found at the start: each is read, for a copy tells of those before it.
         self._found_below = 0
-        #: The newest record that what is to be saved relies on, and the log end at the load.
+        #: The newest record that the saved position relies on, and the log end at the load.
         self._last: AppendedAt | None = None
         self._loaded_to = 0
         #: Ends that a full disk, or too few copies, did not let in; until then nothing but this process knows of them.
@@ -100,7 +100,7 @@ class Journal:
             await self._is_loaded.wait()
 
     def _start_of(self, topic: str) -> int:
-        """Where the last run stopped, if the queue has that offset, else the nearest that it has."""
+        """Return the offset where the last run stopped, if the queue has it, else the nearest that it has."""
         saved = self._offsets.offset_of(names.TRANSACTION_GROUP, topic, forms.QUEUE)
         low, high = self.store.min_offset(topic, forms.QUEUE), self.end_of(topic)
         if saved is None:
@@ -152,7 +152,7 @@ class Journal:
             offset = found.next_offset
 
     async def _read(self, topic: str, offset: int, end: int) -> ReadResult:
-        """The next piece of a queue. What is damaged is stepped over: it must not hold up the others."""
+        """Read the next piece of a queue. Damaged records are skipped: they must not block the rest."""
         await asyncio.sleep(0)
         nothing = ReadResult(ReadStatus.NO_MATCH, offset, 0, end)
         if offset >= end:
@@ -210,7 +210,7 @@ class Journal:
         return receipt
 
     def put_aside(self, half: Half, draft: Draft) -> None:
-        """Append a half to those that nobody asks for any more. Raises IllegalMessage, DiskFull, StoreFenced."""
+        """Append a half to those that are no longer checked. Raises IllegalMessage, DiskFull, StoreFenced."""
         self._replace(half, draft, with_end=True)
         self.ledger.put_aside(half)
 
@@ -240,7 +240,7 @@ class Journal:
         self.ledger.op_written(receipt.queue_offset, [offset])
 
     async def save_positions(self) -> None:
-        """Note where a restart goes on, once all that it relies on is on the disk. Raises StoreFenced."""
+        """Save the position for a restart, once all that it relies on is on the disk. Raises StoreFenced."""
         positions, log_end = self.ledger.positions(), self._loaded_to
         if self._last is not None:
             log_end = self._last.end

@@ -1,15 +1,15 @@
-"""Which transactions are open, and what is to be done with them. Pure: offsets and times in, decisions out.
+"""The open transactions, and the decisions about them. Pure: offsets and times in, decisions out.
 
 The half queue is read in order; `half_next` is the first offset that was not read yet. A half below it that is not
-among the open ones has ended, was copied to the end of the queue, or was put aside. Beyond it everything is open but
-what is known to have ended. So memory is bounded by what is open and by what ended since the last reading, never by
-what the queue holds.
+among the open ones has ended, was copied to the end of the queue, or was given up. Beyond it everything is open except
+the halves known to have ended. So memory is bounded by the open halves and those ended since the last reading, never by
+the length of the queue.
 
 A half that is asked for is copied to the end of the queue, with a higher count. All copies of one transaction share a
 key (offset of the first, time of birth, group), which is in the record: an answer for an older copy ends the newest,
 and of two copies that a crash left open the newer counts.
 
-Two positions only grow, and a restart goes on from them: `half`, the first open half; `op`, the first record of an end
+A restart continues from two positions that only grow: `half`, the first open half; `op`, the first record of an end
 that may still tell of a half at or beyond it.
 """
 
@@ -21,17 +21,17 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-#: How far the oldest open half may fall behind. One that has to stay longer moves to the end of the queue: what must be
-#: read again after a restart, and kept in memory meanwhile (some 35 MB), stays below twice this number.
+#: The maximum distance of the oldest open half. One that stays longer moves to the end of the queue: the part to be
+#: read again after a restart, and kept in memory until then (some 35 MB), stays below twice this number.
 SPAN = 100_000
 #: Ends are counted in runs of this many: their exact number does not matter for where a restart begins.
 OPS_IN_RUN = 256
-#: A producer that answers too late, for a half that was put aside, is still heard, for the last so many of them.
+#: A producer that answers too late, for a half that was given up, is still heard, for the last this many of them.
 MAX_PUT_ASIDE = 10_000
 
 
 class Key(NamedTuple):
-    """What all copies of one half message have in common."""
+    """The identity that all copies of one half message share."""
 
     origin: int
     born_ms: int
@@ -46,7 +46,7 @@ class Half:
     position: int
     key: Key
     stored_ms: int
-    #: How often its producers were asked.
+    #: The number of questions sent to its producers.
     checks: int = 0
     #: The time that its sender wants to have before the first question.
     patience_ms: int | None = None
@@ -76,7 +76,7 @@ class Act(Enum):
     CHECK = "check"
     #: Copy it as it is: it has to wait, and would hold up the others.
     RENEW = "renew"
-    #: Nobody is asked any more.
+    #: No more questions are sent.
     PUT_ASIDE = "put aside"
 
 
@@ -93,7 +93,7 @@ class Limits(NamedTuple):
 
 
 class Positions(NamedTuple):
-    """Where a restart goes on."""
+    """The positions from which a restart continues."""
 
     half: int
     op: int
@@ -199,7 +199,7 @@ class Ledger:
         return offset in self._open or (offset >= self.half_next and offset not in self._ended_ahead)
 
     def is_idle(self, offset: int) -> bool:
-        """Is it open, and is nobody ending it?"""
+        """Is it open, and not being ended?"""
         return self.is_open(offset) and offset not in self._ending
 
     def newest_of(self, key: Key) -> int | None:
@@ -221,7 +221,7 @@ class Ledger:
     # --- the broker decides ------------------------------------------------------------------------------------------
 
     def plan(self, now_ms: int, limits: Limits, can_ask: Callable[[str], bool]) -> list[Step]:
-        """What is to be done now, oldest first. `can_ask`: is a producer of that group there?"""
+        """Return the steps to take now, oldest first. `can_ask`: is a producer of that group there?"""
         steps: list[Step] = []
         for half in self._open.values():
             act = None if half.offset in self._ending else self._act(half, now_ms, limits, can_ask)

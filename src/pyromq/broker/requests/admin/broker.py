@@ -21,7 +21,7 @@ from pyromq.wire.responses import Response
 
 log = logging.getLogger("pyromq.broker")
 
-#: Removes what is expired; with True, also outside the hours that are set for it.
+#: Removes expired files; with True, also outside the configured hours.
 CleanNow = Callable[[bool], Awaitable[None]]
 
 
@@ -82,7 +82,7 @@ class BrokerAdmin:
         return Response()
 
     async def clean_expired_queues(self, request: ask.CleanExpiredQueues, peer: Peer) -> Response:
-        """Queues follow the log: what is no longer in it leaves them with every round of cleaning."""
+        """Queues follow the log: every round of cleaning removes their entries of removed log files."""
         log.info("%s asked to clean the queues", peer.address)
         await self._clean_now(False)
         return Response()

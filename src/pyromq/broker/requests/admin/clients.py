@@ -33,7 +33,7 @@ from pyromq.wire.responses import Response
 
 log = logging.getLogger("pyromq.broker")
 
-#: How long a client may take to answer what was handed on to it; consuming a message takes its time.
+#: The timeout of a client for a forwarded request; consuming a message takes its time.
 ANSWER_SECONDS = 10.0
 STATUS_SECONDS = 5.0
 
@@ -141,7 +141,7 @@ class ClientAdmin:
         return Response(code=answer.code, reason=answer.reason, body=answer.body, more=answer.fields)
 
     async def consumer_status(self, request: ask.GetConsumerStatus, peer: Peer) -> Response:
-        """How far the clients of a group are by their own account. One that does not answer is left out."""
+        """Return the progress that the clients of a group report. One that does not answer is left out."""
         group = self._consumers.get(request.group)
         members = [
             member
@@ -166,7 +166,7 @@ async def _status(member: Member, question: ask.AskConsumerStatus) -> Json:
 
 
 def subscription_form(consumers: Consumers, group: str, topic: str) -> JsonObject | None:
-    """What a group wants of a topic now; None: it is not there, or does not want it."""
+    """Return a group's subscription to a topic; None if the group is not connected, or has none."""
     known = consumers.get(group)
     subscription = None if known is None else known.subscriptions.get(topic)
     return None if subscription is None else _form(subscription)

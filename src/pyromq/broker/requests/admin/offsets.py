@@ -1,4 +1,4 @@
-"""How far groups are, over the network: shown, set back or forth, and copied.
+"""The offsets of groups, over the network: shown, set back or forth, and copied.
 
 A reset holds at once for the group. Consumers that are at work hear of it with their next pull (see `resets`); the
 pulls that wait are made to look again, so that this is now.
@@ -137,7 +137,7 @@ class OffsetAdmin:
             yield MessageQueue(topic.name, broker, number), self._progress_in(group, topic.name, number)
 
     def _is_wanted(self, group: str, topic: str) -> bool:
-        """A group that is at work is told of by what it subscribes to, any other by all that it ever consumed."""
+        """Return the topics of a group: its subscriptions if it is connected, else all that it ever consumed."""
         known = self._consumers.get(group)
         return known is None or not known.subscriptions or topic in known.subscriptions
 
@@ -147,7 +147,7 @@ class OffsetAdmin:
         return QueueProgress(self._store.max_offset(topic, number), offset, offset, last_ms or 0)
 
     def _stored_ms(self, topic: str, number: int, offset: int) -> int | None:
-        """When a message was stored; None when it is not there any more or not yet."""
+        """Return the store time of a message; None if it is not there any more or not yet."""
         queue = self._store.queue(topic, number)
         if queue is None or not queue.min_offset <= offset < queue.max_offset:
             return None
@@ -271,7 +271,7 @@ class OffsetAdmin:
         return Response(body=encode_correction(smallest))
 
     def clone(self, request: ask.CloneOffsets, peer: Peer) -> Response:
-        """A group goes on where another one is."""
+        """Copy the offsets of one group to another."""
         try:
             names.check_group(request.target)
         except IllegalMessage as problem:

@@ -34,7 +34,7 @@ Item = TypeVar("Item", bound=_Named)
 
 
 def page_of(items: Iterable[Item], wanted: _Wanted, version: DataVersion) -> list[Item]:
-    """What of the items was asked for."""
+    """Return the requested page of the items."""
     ordered = sorted(items, key=lambda item: item.name)
     if wanted.first is None and wanted.version is None and wanted.most is None:
         return ordered

@@ -1,7 +1,7 @@
 """Topics over the network: made, changed, removed, listed; and their queues looked at and cleaned up.
 
-Topics that the broker needs for itself are neither changed nor removed. Whatever takes something away is logged with
-who asked for it.
+Topics that the broker needs for itself are neither changed nor removed. Every removal is logged with the address of the
+client that asked for it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class TopicAdmin:
         on_removal: Callable[[str], None] = lambda topic: None,
         all_visible: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> None:
-        """`on_removal` is told of a topic in the very turn in which it goes; `all_visible` is entered first."""
+        """`on_removal` is called in the turn of the loop that removes a topic; `all_visible` is entered first."""
         self._config = config
         self._address = address
         self._topics = topics
@@ -146,7 +146,7 @@ class TopicAdmin:
         return Response()
 
     def _popped_from(self, topic: str) -> list[str]:
-        """Where groups that pop keep what they try again, in RocketMQ's two ways to name it.
+        """Return the retry topics of groups that pop, in RocketMQ's two forms of the name.
 
         The older one may be the retry topic of a group of that name: then it stays.
         """
@@ -157,7 +157,7 @@ class TopicAdmin:
         return [name for name in newer + older if self._topics.get(name) is not None]
 
     async def _remove(self, topic: str) -> None:
-        """Whoever sends to it goes on until its queues are taken; then it is all gone at once, or made anew by them."""
+        """Senders continue until its queues are taken; then all of it is gone at once, or they create it again."""
         async with self._nothing_hidden():
             await self._store.remove_topic(topic, lambda: self._forget(topic))
         try:

@@ -1,4 +1,4 @@
-"""When the broker says that it is busy: which signs it looks at, and that it goes on storing while it refuses."""
+"""Overload: the signs of a busy broker, and that it continues to store while it refuses."""
 
 from __future__ import annotations
 

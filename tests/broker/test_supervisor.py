@@ -1,4 +1,4 @@
-"""A broker that has to change goes on by itself, whatever keeps it from changing at once."""
+"""A broker that has to change continues without help, even if it cannot change at once."""
 
 from __future__ import annotations
 

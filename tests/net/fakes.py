@@ -1,4 +1,4 @@
-"""A transport that does as it is told, frames to feed a connection with, and both event loops."""
+"""A scripted transport, frames to feed a connection with, and both event loops."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
 
 
 def run(story: Coroutine[Any, Any, None], loop: str = "asyncio") -> None:
-    """The story, with every task's end awaited; an error that nobody looked at fails the test."""
+    """The story, with every task's end awaited; an unhandled error fails the test."""
     unseen: list[dict[str, Any]] = []
 
     async def told() -> None:
@@ -69,7 +69,7 @@ def frames_in(data: bytes) -> list[Command]:
 
 
 class FakeTransport(asyncio.Transport):
-    """What a connection sees of a socket. `is_stuck`: the peer takes nothing."""
+    """A connection's view of a socket. `is_stuck`: the peer takes nothing."""
 
     def __init__(self, home: Home, address: tuple[str, int] = ("10.0.0.1", 5000)) -> None:
         super().__init__({"peername": address})

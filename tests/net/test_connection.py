@@ -1,4 +1,4 @@
-"""One connection with a transport that does as it is told: turns, back-pressure, and everything that ends oddly."""
+"""One connection with a scripted transport: turns, back-pressure, and everything that ends oddly."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def echo(command: Command, _: Peer) -> Answer:
 
 
 class Later:
-    """Answers when it is told to."""
+    """Answers on command."""
 
     def __init__(self) -> None:
         self.waiting: list[asyncio.Future[Response | None]] = []

@@ -329,7 +329,7 @@ def test_a_connection_above_the_limit_is_refused(
         assert await third.until_closed() == b""
         first.send(offset_request(1))
         assert (await first.frame()).code == 0
-        assert not gone  # whoever was never in does not leave
+        assert not gone  # a peer that was never admitted does not leave
         second.close()
         await until(lambda: gone)
         fourth = await connect(server)

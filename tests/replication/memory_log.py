@@ -1,4 +1,4 @@
-"""A log in memory, for both ends of a stream: no store, no disk, and what is safe is up to the test."""
+"""A log in memory, for both ends of a stream: no store, no disk, and a synced mark that the test sets."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def log_of(store: MessageStore) -> bytes:
 
 
 class Changes:
-    """Remembers what it was told last, and wakes whoever waits for something of it."""
+    """Remembers the last report, and wakes the waiting test."""
 
     def __init__(self, value: Any) -> None:
         self.value = value

@@ -1,4 +1,4 @@
-"""What the primary may promise, from what its replicas reported and nothing else."""
+"""The primary's acknowledged mark, from the reports of its replicas and nothing else."""
 
 from __future__ import annotations
 

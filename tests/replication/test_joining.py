@@ -1,4 +1,4 @@
-"""What a replica that comes back may keep."""
+"""The part of its log that a returning replica may keep."""
 
 from __future__ import annotations
 

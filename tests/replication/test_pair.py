@@ -282,7 +282,7 @@ def test_a_copy_with_a_transient_pool_is_written_once_and_as_it_came(tmp_path: P
 
 
 def forget_oldest(store: MessageStore) -> None:
-    """What retention does."""
+    """Remove old segments, as retention does."""
     store.dispatch()
     store.flush()
     plan = store.points.plan_log_start(store.log.files.segments[0].end)

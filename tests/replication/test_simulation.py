@@ -17,7 +17,7 @@ from pyromq.testing.sim.replication import run_seed
 from replication.pairs import config
 
 SEEDS = int(os.environ.get("PYROMQ_REPLICATION_SEEDS", "200"))
-#: A planted mistake is found within so many seeds.
+#: A planted mistake is found within this many seeds.
 MOST_SEEDS = 1_000
 #: A seed of two nodes in which a log is begun again: few have that.
 START_OVER_SEED = 1379

@@ -1,4 +1,4 @@
-"""The replication port has no key: whoever comes, those that belong there are served, and nothing grows."""
+"""The replication port has no key: members are served among strangers, and nothing grows."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_nonsense_ends_the_connection_and_nobody_is_promised_anything(
 
 
 def test_whoever_writes_is_not_told_of_nonsense_that_comes_meanwhile(tmp_path: Path) -> None:
-    """A word that begins well and goes on badly is half believed for some turns of the loop."""
+    """A report with a valid beginning and an invalid rest is half accepted for some turns of the loop."""
 
     async def story() -> None:
         async with MessageStore(config(tmp_path / "a")).running() as one, leading(one) as pair:

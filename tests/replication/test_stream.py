@@ -245,7 +245,7 @@ def test_a_longer_copy_is_not_served_and_sees_why() -> None:
         pair.taking.received(push_head(primary.log_end, 0), 0)
 
 
-# --- what is wrong with what comes -----------------------------------------------------------------------------------
+# --- invalid input ---------------------------------------------------------------------------------------------------
 
 
 def test_a_flipped_bit_stops_the_stream_and_what_was_good_before_it_is_kept() -> None:

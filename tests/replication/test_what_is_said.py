@@ -1,4 +1,4 @@
-"""What a slave says of a copy that stops: once, however often it tries again, and what to look at."""
+"""The log lines of a slave whose copy stops: one line for all attempts, with advice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an acknowledgement means, by role and flush; what is said when slaves are late, and to whom."""
+"""The meaning of an acknowledgement, by role and flush; and the answers when slaves are late."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def visible(scene: Scene) -> int:
 
 
 def test_where_two_copies_are_required_consumers_see_what_a_slave_has() -> None:
-    """Else they would have seen what is lost when the slave takes over, and miss what gets its place."""
+    """Else they would have seen messages that are lost when the slave takes over, and miss their successors."""
     scene = Scene(min_in_sync=2)
     scene.joins("s")
     one, other = scene.append(), scene.append()

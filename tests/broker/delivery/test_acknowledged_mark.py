@@ -33,7 +33,7 @@ def confirm(parts: Parts) -> None:
 
 
 def stay_alone(parts: Parts) -> None:
-    """No slave comes for so long that readers see everything."""
+    """No slave connects until readers see everything."""
     assert isinstance(parts.clock, ManualClock)
     parts.ack_mark.followers_changed(Followers())
     for _ in range(2):

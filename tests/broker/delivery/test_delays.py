@@ -31,7 +31,7 @@ LEVELS = "1s 5s 10s"
 
 
 class TwoClocks:
-    """A wall clock that somebody sets, beside a clock that only grows."""
+    """A wall clock that the test sets, and a clock that only grows."""
 
     def __init__(self) -> None:
         self.wall_ms = 1_700_000_000_000
@@ -68,7 +68,7 @@ class Scene:
         self.parts.clock.advance(seconds)
 
     def deliver(self) -> list[str]:
-        """Deliver what is due; everything that `orders` has by now."""
+        """Deliver the due messages; return everything that `orders` has by now."""
         self.store.dispatch()
         asyncio.run(deliver_due(self.delays))
         return self.orders()
@@ -77,7 +77,7 @@ class Scene:
         return [body.decode() for body in self.parts.bodies("orders")]
 
     def confirm(self) -> None:
-        """What was delivered is on the disk, and so is how far each level is."""
+        """The delivered messages are on the disk, and so is the offset of each level."""
         self.store.flush()
         self.parts.save()
 
@@ -392,7 +392,7 @@ async def stop(task: asyncio.Task[None]) -> None:
 
 
 async def delivered(scene: Scene, count: int) -> None:
-    """Until a queue of `orders` has so many messages: told by the store, as a consumer would be."""
+    """Wait until a queue of `orders` has this many messages, by the store's notification, as a consumer would."""
     grown = asyncio.Event()
     scene.store.arrivals.listen(lambda queues: grown.set())
     while scene.store.max_offset("orders", 0) < count:

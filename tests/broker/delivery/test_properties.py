@@ -1,4 +1,4 @@
-"""Properties in record form: what is read and changed is what a reader of the record would say."""
+"""Properties in record form: reads and changes agree with a reader of the record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which logs are forks of each other, and which of two brokers goes on, decided from what they tell."""
+"""Which logs are forks of each other, and which of two brokers continues, decided from their answers."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_a_follower_decides_by_what_it_acknowledged_as_a_leader(
     assert (fork and (fork.position, fork.ours, fork.theirs)) == expected
 
 
-# --- what is written down --------------------------------------------------------------------------------------------
+# --- the file --------------------------------------------------------------------------------------------------------
 
 
 def test_a_held_broker_stays_held_until_it_is_promoted_or_the_other_one_is_forgotten() -> None:

@@ -1,4 +1,4 @@
-"""A sync master without its slave: what it stored it stored once, and nothing that runs beside it stops."""
+"""A sync master without its slave: each message is stored once, and no background task stops."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def slave_joins(parts: Any, position: int | None = None) -> None:
         identity=Identity("s", 1, "s:10911"), proved=True,
     )  # fmt: skip
     parts.ack_mark.followers_changed(known.sent("s", end))
-    parts.store.dispatch()  # what it has is shown
+    parts.store.dispatch()  # its messages become visible
 
 
 def slave_leaves(parts: Any) -> None:
@@ -87,7 +87,7 @@ def test_delayed_messages_wait_while_nothing_is_taken_and_are_delivered_then(
     asyncio.run(story())
 
 
-# --- messages that come back -----------------------------------------------------------------------------------------
+# --- messages sent back ----------------------------------------------------------------------------------------------
 
 
 def test_a_consumer_that_gives_a_message_back_is_told_that_it_was_taken() -> None:

@@ -161,7 +161,7 @@ class Slave:
         await self.copy.settled()
 
     def killed(self, log_end: int = 0) -> Slave:
-        """Its next life, with what was on the disk."""
+        """Its next life, with the files on the disk."""
         return Slave(self._master, self.disk.kill(), log_end)
 
     def made(self, **begun: int) -> set[str]:
@@ -337,7 +337,7 @@ def test_transactions_of_rocketmqs_master_wait_for_the_end_of_its_log(master: Ma
     master.log_end, slave.log_end = 100, 50
     asyncio.run(slave.round())
     assert transactions_of(slave) == (None, None)
-    # It goes on, and the slave lags: what it told first is taken first, not never.
+    # The master continues, and the slave lags: the first answer is taken first, not never.
     master.offsets[f"{HALF_TOPIC}@{TRANSACTION_GROUP}"] = {0: 9}
     master.log_end, slave.log_end = 200, 100
     asyncio.run(slave.round())
@@ -357,7 +357,7 @@ def test_of_delays_the_newest_that_the_log_has_are_taken(master: Master, slave: 
 
 
 def test_no_group_is_further_than_the_queues_here(master: Master, slave: Slave) -> None:
-    """Until they have grown; and nobody takes what was held back for news."""
+    """Until they have grown; and held-back offsets are not taken for news."""
     slave.queue_ends = {("orders", 0): 7}
     asyncio.run(slave.round())
     assert slave.progress() == 7
@@ -466,7 +466,7 @@ def test_a_slave_that_was_restarted_does_not_take_what_it_copied_for_news(master
     asyncio.run(slave.round())
     again = slave.killed()
     assert again.progress() == 10
-    master.offsets["orders@shop"][0] = 3  # somebody set the group back while the slave was away
+    master.offsets["orders@shop"][0] = 3  # an operator set the group back while the slave was away
     asyncio.run(again.round())
     assert (again.progress(), master.offsets["orders@shop"][0]) == (3, 3)
 

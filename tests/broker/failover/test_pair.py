@@ -1,5 +1,5 @@
 """A master and its slave, whole brokers in one process: what a slave serves, what it refuses, and how consumers go on
-when the master is gone and when it comes back."""
+when the master is gone and when it returns."""
 
 from __future__ import annotations
 
@@ -549,7 +549,7 @@ def test_a_replication_port_that_was_asked_for_is_needed(tmp_path: Path) -> None
 
 @contextmanager
 def two_ports_in_a_row() -> Iterator[tuple[int, int]]:
-    """The lower one is free, somebody listens at the upper one."""
+    """The lower one is free, the upper one is taken."""
     while True:
         with socket.socket() as lower, socket.socket() as upper:
             lower.bind(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""What may be lost by a promotion, decided from what the brokers of a name answered."""
+"""The possible loss by a promotion, decided from the answers of the brokers of a name."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def known_of(scene: Scene, name: str) -> set[int]:
     return {one.broker_id for one in copies._leading.known.members} if copies is not None else set()
 
 
-# --- what may be lost ------------------------------------------------------------------------------------------------
+# --- possible loss ---------------------------------------------------------------------------------------------------
 
 
 def test_the_slave_of_a_sync_pair_is_promoted_without_its_master(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_the_slave_of_a_sync_pair_is_promoted_without_its_master(tmp_path: Path)
 def test_a_slave_with_a_new_disk_is_not_promoted_before_it_has_caught_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second copies of what was acknowledged were on its old disk: the master alone has them."""
+    """The second copies of acknowledged messages were on its old disk: the master alone has them."""
 
     async def story(scene: Scene) -> None:
         await scene.send("first", "second")

@@ -1,4 +1,4 @@
-"""Which broker a reader is told to ask next."""
+"""The broker suggested for a reader's next pull."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much a group receives again after a fail-over: what it committed after the slave's last copy, and no more."""
+"""Redeliveries to a group after a fail-over: the offsets committed after the slave's last copy, and no more."""
 
 from __future__ import annotations
 

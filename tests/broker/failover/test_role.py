@@ -1,4 +1,4 @@
-"""Who leads: a slave is promoted, an old master is fenced, a live one hands over, and nothing acknowledged is lost."""
+"""Leadership: a slave is promoted, an old master is fenced, a live one hands over, and nothing acknowledged is lost."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_an_old_master_comes_back_as_a_slave_and_its_own_bytes_are_kept_aside(tm
 
 
 def test_a_master_that_was_cut_off_stands_down_when_it_hears_of_another(tmp_path: Path) -> None:
-    """Somebody promotes the slave although the master lives: there are two for a moment, and then one."""
+    """The slave is promoted although the master lives: there are two for a moment, and then one."""
 
     async def story(scene: Scene) -> None:
         await scene.send("first")
@@ -250,7 +250,7 @@ def test_a_slave_that_was_left_behind_puts_its_log_aside_and_begins_anew(tmp_pat
         await scene.stop("b")
         await scene.send(*("x" * 3900 for _ in range(3 * SEGMENT // 3900)))  # small enough not to be compressed
         store = scene.of("a").store
-        async with store.points.lock:  # what retention does, without waiting for days
+        async with store.points.lock:  # as retention does, without waiting for days
             store.dispatch()
             store.flush()
             plan = store.points.plan_log_start(store.log.files.segments[1].end)
@@ -268,7 +268,7 @@ def test_a_slave_that_was_left_behind_puts_its_log_aside_and_begins_anew(tmp_pat
 
 
 def test_who_leads_is_found_without_a_name_server(tmp_path: Path) -> None:
-    """The old master starts with nobody but the address that it remembers."""
+    """The old master starts with only the address that it remembers."""
 
     async def story(scene: Scene) -> None:
         await scene.send("first")

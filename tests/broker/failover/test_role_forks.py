@@ -69,7 +69,7 @@ async def keeps_log_of_b(scene: Scene) -> None:
     assert cut_from(scene, "b") == b""
 
 
-# --- the promoted broker comes back ----------------------------------------------------------------------------------
+# --- the promoted broker returns -------------------------------------------------------------------------------------
 
 
 async def held(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
@@ -142,7 +142,7 @@ def test_an_operator_keeps_the_log_of_the_broker_that_leads(tmp_path: Path, capl
     told(tmp_path, story, ASYNC)
 
 
-# --- the old master comes back ---------------------------------------------------------------------------------------
+# --- the old master returns ------------------------------------------------------------------------------------------
 
 
 async def refuses_to_follow(scene: Scene) -> None:

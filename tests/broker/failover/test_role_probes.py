@@ -1,4 +1,4 @@
-"""Who leads, where it is in doubt: answers that say nothing, logs nobody knows, two promotions, a slave away."""
+"""Leadership in doubt: answers that say nothing, unknown logs, two promotions, a slave away."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def problem_of(scene: Scene, name: str) -> str:
 
 
 async def part_the_logs(scene: Scene) -> None:
-    """While the slave is away the master loses its newest messages, and goes on with others of the same size."""
+    """While the slave is away the master loses its newest messages, and continues with others of the same size."""
     both_have = (f"same-size-{number:03}" for number in range(20))
     await scene.part_logs(both_have, (f"OTHERsize-{number:03}" for number in range(15)))
 
@@ -157,7 +157,7 @@ def test_nothing_is_taken_over_from_a_master_whose_log_is_another(tmp_path: Path
         assert slave is not None
         await slave.metadata_copy.copy_now()
         assert slave.topics.get(TOPIC) is not None
-        # Whoever is promoted then closes the other one, although their logs are none of each other's.
+        # The broker promoted then closes the other one, although their logs are unrelated.
         assert (await scene.promote("b", 5, role="ASYNC_MASTER")).code == ResponseCode.SUCCESS
         await scene.leads("b")
         await until(lambda: scene.of("a").config.is_slave or closed(scene, "a"))
@@ -302,7 +302,7 @@ def test_who_was_stopped_cleanly_or_promises_one_copy_leads_without_its_slave(tm
 
 
 def test_a_promotion_that_comes_too_late_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slow disk: the master has given up, and goes on."""
+    """A slow disk: the master has given up, and continues."""
     monkeypatch.setattr(fencing, "PROMOTE_SECONDS", 0.3)
     monkeypatch.setattr(processor, "PROMOTE_SECONDS", 0.3)
     monkeypatch.setattr(processor, "DOUBT_SECONDS", 0.2)
@@ -389,7 +389,7 @@ def test_whoever_says_that_it_is_a_slave_is_not_written_down_for_that(tmp_path: 
         for number in range(100):
             request = GetBrokerEpochs(name="pair", broker_id=number % 20 - 5, address=f"10.0.{number}.1:{number}")
             assert (await scene.ask("a", request)).code == ResponseCode.SUCCESS
-        await asyncio.sleep(0.5)  # it looks for others several times meanwhile
+        await asyncio.sleep(0.5)  # it looks for others several times in between
         assert [one.address for one in leading.known.members] == [scene.of("b").address]
 
     told(tmp_path, story, "ASYNC_MASTER")

@@ -48,7 +48,7 @@ def copies_of(scene: Scene, name: str) -> Replicating:
 
 
 class Untouched:
-    """What must be the same after an attack: the process, the role, the epochs, the members, the log."""
+    """The state that an attack must not change: the process, the role, the epochs, the members, the log."""
 
     def __init__(self, scene: Scene, name: str) -> None:
         self._scene, self._name = scene, name
@@ -255,7 +255,7 @@ def test_a_captured_role_request_works_neither_again_nor_changed(tmp_path: Path)
             assert (await line(request, 20.0)).code == ResponseCode.NO_PERMISSION
         captured = await proved(scene.line_to("a"), StepDown(to="127.0.0.1:1", timeout_ms=1))
         first = await scene.line_to("a")(captured, 20.0)
-        assert first.code == ResponseCode.SERVICE_NOT_AVAILABLE, first.reason  # admitted; nobody is there
+        assert first.code == ResponseCode.SERVICE_NOT_AVAILABLE, first.reason  # admitted; no broker is there
         again = await scene.line_to("a")(captured, 20.0)
         assert (again.code, "used before" in str(again.reason)) == (ResponseCode.NO_PERMISSION, True)
 

@@ -1,4 +1,4 @@
-"""What is decided by the numbers of messages, and how numbers are read. No store, no clock."""
+"""Decisions by the sequence numbers of messages, and their parsing. No store, no clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbered messages and a whole broker: over the network, beside other messages, over a stop, over a removed topic."""
+"""Numbered messages and a whole broker: over the network, among other messages, over a stop, over a removed topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of writers over restarts, kills and power cuts: in the file, and behind its position in the log."""
+"""The known producers over restarts, kills and power cuts: in the file, and after its position in the log."""
 
 from __future__ import annotations
 
@@ -220,14 +220,14 @@ def test_that_numbers_were_forgotten_is_tried_again_when_the_disk_is_full(monkey
         patch.setattr(keeper._file, "save", full)
         with pytest.raises(NotNow, match="cannot be written"):
             asyncio.run(keeper.settled())
-        asyncio.run(keeper.save())  # what runs beside only says so
+        asyncio.run(keeper.save())  # the background save only logs it
     asyncio.run(keeper.settled())
     saved = file_of(scene)
     assert saved is not None
     assert saved.entries == []
 
 
-# --- beside ----------------------------------------------------------------------------------------------------------
+# --- in the background -----------------------------------------------------------------------------------------------
 
 
 def test_the_file_follows_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,12 +285,12 @@ class NumberedMachine(RuleBasedStateMachine):
         self.scene = Scene(store={"flush": FlushConfig(sync=sync)})
         self.acknowledged: dict[int, set[str]] = {0: set(), 1: set()}
         self.batch = 0
-        #: How far the writer is in its batch, by queue.
+        #: The writer's progress in its batch, by queue.
         self.next = [0, 0]
 
     @rule(queue=st.integers(0, 1), back=st.integers(0, 6), count=st.integers(1, 8), heard=st.booleans())
     def send(self, queue: int, back: int, count: int, heard: bool) -> None:
-        """From where the writer is, or from further back; it goes on only where it heard of a success."""
+        """Send from the writer's progress, or from further back; it advances only after a success."""
         first = max(self.next[queue] - back, 0)
         answer = self.scene.send(self.batch, first, count, queue=queue)
         sent = numbers(self.batch, first, count)

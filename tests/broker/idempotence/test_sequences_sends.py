@@ -1,4 +1,4 @@
-"""Numbered messages through the broker's send path: what is stored, what is answered, what is refused."""
+"""Numbered messages through the broker's send path: stored, answered and refused."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_queues_and_writers_are_apart() -> None:
     assert scene.stored(0) == scene.stored(1) == ["0:0", "0:1", "0:0", "0:1"]
 
 
-# --- what is refused -------------------------------------------------------------------------------------------------
+# --- refusals --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_what_a_consumer_sends_back_is_never_a_repeat() -> None:
 
 
 class SlowDisk:
-    """Nothing is on the disk until it is let go."""
+    """Nothing is on the disk until the test releases it."""
 
     def __init__(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
         self.may_go_on = asyncio.Event()

@@ -1,4 +1,4 @@
-"""What clients say of themselves, and what the members of a group hear of each other."""
+"""Heartbeats of clients, and the notifications of the members of a group."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def test_a_client_is_in_so_many_groups_and_not_in_more(world: World) -> None:
     assert len(world.producers.members("one more")) == 2
 
 
-# --- the second form: subscriptions are told once --------------------------------------------------------------------
+# --- the second form: subscriptions are sent once --------------------------------------------------------------------
 
 
 def test_the_first_form_is_asked_to_tell_its_subscriptions_each_time(world: World) -> None:

@@ -1,5 +1,5 @@
-"""No request holds the event loop: for every code of broker and name server, the largest bodies that somebody may send,
-and answers over large tables. What is measured is CPU time of one step of the loop: all others wait for as long."""
+"""No request holds the event loop: for every code of broker and name server, the largest bodies that a client may send,
+and answers over large tables. Measured is the CPU time of one step of the loop: all others wait for as long."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from pyromq.wire.requests.client import (
     known_requests,
 )
 
-#: What one step may take: others wait no longer than that for their turn.
+#: The maximum time of one step: others wait no longer than that for their turn.
 STEP_SECONDS = 0.1
 MIB = 1 << 20
 FRAME = 16 * MIB - 8192

@@ -1,4 +1,4 @@
-"""Pulling: what a consumer is given, what it is told when there is nothing, and how long it may wait."""
+"""Pulling: the messages of a consumer, the answers when there are none, and the time that it may wait."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def where(answer: Response) -> tuple[int, int, int, int]:
     return answer.code, answer.next_offset, answer.min_offset, answer.max_offset
 
 
-# --- what is found ---------------------------------------------------------------------------------------------------
+# --- results ---------------------------------------------------------------------------------------------------------
 
 
 def test_messages_come_in_order_with_what_the_client_needs_to_go_on(world: World) -> None:
@@ -187,7 +187,7 @@ def test_views_outlive_the_segment_they_are_of(world: World) -> None:
 
 
 def test_whoever_has_read_what_is_hidden_again_waits_for_it(world: World) -> None:
-    """A sync master that was killed shows less for a moment: nobody is sent back because of that."""
+    """A sync master that was killed shows less for a moment: no consumer is sent back because of that."""
     world.send("one")
     world.parts.store.marks.limit_visible(Watermark("held back", 0))
     world.send("two", "three")

@@ -50,7 +50,7 @@ def send(correlation_id: int = 5, **changes: Any) -> Command:
 
 
 def told(command: Command) -> bytes:
-    """What the ordinary way answers."""
+    """The answer of the ordinary way."""
     return encode_frame(answer_to(command, refusal(busy("11 bytes wait for the disk (limit 10)"))))
 
 

@@ -1,4 +1,4 @@
-"""Sending: what is stored, what is answered, and what is refused before anything is stored."""
+"""Sending: storing, answers, and refusals before anything is stored."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def is_half(found: bytes) -> bool:
 
 
 RETRY, DEAD = "%RETRY%shop", "%DLQ%shop"
-#: What the broker says of itself in every message.
+#: The broker's own fields of every message.
 STAMP = {"CLUSTER": "DefaultCluster", "MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 
 

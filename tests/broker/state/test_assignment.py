@@ -135,7 +135,7 @@ SEVERAL = TopicRoute((QueueData("broker-b", 2, 2, 6), QueueData("broker-a", 2, 1
 
 
 class NameServerFake:
-    """Answers what it is told to."""
+    """Answers as scripted."""
 
     def __init__(self) -> None:
         self.asked = 0

@@ -1,4 +1,4 @@
-"""Tables that clients can fill have limits: what is too much is refused with a sentence, and nothing changes."""
+"""Tables that clients can fill have limits: an excess is refused with a sentence, and nothing changes."""
 
 from __future__ import annotations
 

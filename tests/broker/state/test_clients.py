@@ -1,4 +1,4 @@
-"""Who is in which group: by heartbeats, goodbyes, lost connections and silence."""
+"""The members of groups: by heartbeats, goodbyes, lost connections and silence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many topics and groups a broker takes: one too many is refused in a sentence; what groups need always fits."""
+"""The maximum of topics and groups: one too many is refused in a sentence; the topics that groups need always fit."""
 
 from __future__ import annotations
 

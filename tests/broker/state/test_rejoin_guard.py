@@ -1,4 +1,4 @@
-"""A consumer that comes back with a position in a lost tail skips no message that was given the lost offsets."""
+"""A consumer that returns with a position in a lost tail skips no message that was given the lost offsets."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ class Scene:
         return self.lives[name].broker
 
     def lose_end(self, name: str, position: int) -> None:
-        """What a crash does to a log that was not flushed."""
+        """Shorten the log, as a crash does to one that was not flushed."""
         store = MessageStore(self.config(name).store)
         store.open(truncate_at=position)
         store.close()
@@ -147,7 +147,7 @@ class Scene:
                 await producer.send(Message(TOPIC, body.encode()))
 
     async def part_logs(self, both_have: Iterable[str], then: Iterable[str]) -> None:
-        """While `b` is away `a` loses the half of what both have, and goes on with something else."""
+        """While `b` is away `a` loses half of the common log, and continues with other messages."""
         await self.send(*both_have)
         await self.follows("b", "a")
         await self.stop("b")

@@ -34,7 +34,7 @@ def pull(number: int, offset: int) -> bytes:
 
 
 class Client:
-    """Blocks, on a thread of its own: the broker's loop has nobody else to attend to."""
+    """Blocks, on a thread of its own: the broker's loop has no other client."""
 
     def __init__(self, port: int) -> None:
         self.sock = socket.create_connection(("127.0.0.1", port))

@@ -29,9 +29,9 @@ class Stranger:
         self._scene = scene
         self._server = Server(self._answer, LimitsConfig())
         self._log: asyncio.Server | None = None
-        #: What it says of itself; `None`: that it knows nothing of epochs, as a broker of Apache's.
+        #: Its description of itself; `None` if it knows nothing of epochs, as a broker of Apache's.
         self.told: BrokerEpochs | None = None
-        #: What it says over the replication port.
+        #: Its answer over the replication port.
         self.stream = b""
         self.questions: list[Command] = []
         self.copies = 0

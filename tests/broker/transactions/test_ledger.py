@@ -31,7 +31,7 @@ def with_halves(*halves: Half) -> Ledger:
     return ledger
 
 
-# --- what is to be done ----------------------------------------------------------------------------------------------
+# --- decisions -------------------------------------------------------------------------------------------------------
 
 
 def test_a_half_is_asked_for_once_it_is_older_than_the_timeout() -> None:
@@ -222,7 +222,7 @@ class AnyOrder(RuleBasedStateMachine):
             for one in self.halves[self.ledger.half_next :][:2]:
                 self.ledger.half_seen(one)
 
-    # What happens.
+    # Events.
 
     @rule(patience_ms=st.sampled_from([None, 1, 50_000]))
     def send(self, patience_ms: int | None) -> None:
@@ -277,7 +277,7 @@ class AnyOrder(RuleBasedStateMachine):
             self.ledger.op_seen(op, self.ops[op])
         self.read_all()
 
-    # What always holds.
+    # Invariants.
 
     @invariant()
     def what_is_open_can_be_ended_and_is_asked_for(self) -> None:

@@ -180,7 +180,7 @@ def test_of_two_copies_that_a_crash_left_the_newer_counts(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_power_cut_never_loses_an_open_transaction(seed: int) -> None:
-    """How far transactions are is on the disk at once; the copies that it relies on must be there before."""
+    """The positions of transactions are on the disk at once; the copies that they rely on must be there before."""
     scene = Scene()
     scene.connect()
     scene.send()
@@ -479,7 +479,7 @@ def test_a_disk_without_room_for_the_queue_of_ends_takes_no_commit(monkeypatch: 
 
 
 def leave_free(scene: Scene, size: int) -> None:
-    """Fill the segment but for so many bytes."""
+    """Fill the segment except for this many bytes."""
     log, step = scene.parts.store.log, 1000
     while step:
         draft = Draft(b"orders", 0, b"x" * step)

@@ -235,7 +235,7 @@ def test_two_commits_at_once_make_one_message() -> None:
 
 
 class SlowDisk:
-    """Nothing is on the disk until it is let go."""
+    """Nothing is on the disk until the test releases it."""
 
     def __init__(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
         self.waited_for = asyncio.Event()

@@ -8,8 +8,8 @@ Never early: a message is due when the clock says that its delay has passed sinc
 back would make it wait for as long as it went back; so a message is due as well when it was seen waiting for the whole
 delay by the clock that only grows.
 
-At least once: how far a level is counts only when the delivered copies are on the disk. A crash delivers again what was
-delivered shortly before; a clean stop, and a slave that takes over from a master that lives, deliver nothing twice.
+At least once: the offset of a level is saved when the delivered copies are on the disk. A crash repeats the last
+deliveries; a clean stop, and a slave that takes over from a master that lives, deliver nothing twice.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ from pyromq.store.tables.offset_files import DelayOffsets
 
 log = logging.getLogger("pyromq.broker")
 
-#: What one turn delivers at most, so that those who send and consume get their turn too.
+#: The maximum of messages delivered in one turn, so that senders and consumers get their turn too.
 MAX_TURN_MESSAGES = 256
 MAX_TURN_BYTES = 1 << 20
 #: More would be a stray directory, not the levels of an older configuration.
 MAX_LEVELS = 1024
 #: After a full disk, or one that cannot be read, the next attempt.
 RETRY_SECONDS = 1.0
-#: A sleeper looks at the clock at least so often: somebody may have set it forward.
+#: The longest sleep between two looks at the clock: it may have been set forward.
 MAX_SLEEP_SECONDS = 30.0
-#: A stop waits so long for the disk to confirm what was delivered last. Then it would be delivered again.
+#: The longest wait of a stop for the disk to confirm the last deliveries; without it they are repeated after the start.
 STOP_SECONDS = 5.0
 
 _EXACT_TIME = (b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS", b"TIMER_DELIVER_MS")
@@ -104,7 +104,7 @@ class _Level:
         self.seen_below, self.seen_at = max_offset, now
 
     def seconds_left(self, view: memoryview, now_ms: int, now: float) -> float:
-        """How long a message has to wait; 0 when it is due."""
+        """Return the time that a message has to wait; 0 if it is due."""
         if layout.queue_offset_of(view) < self.due_below:
             return 0.0
         stored_ms = record.stored_at_ms(view, 0, len(view))
@@ -146,7 +146,7 @@ class Delays:
         return _Level(number, delay_ms, offset, max_offset, self._clock.monotonic())
 
     def _start_of(self, number: int) -> int:
-        """Where a level goes on: as saved, if its queue has that offset, else at the nearest that it has."""
+        """Return the start of a level: the saved offset, if its queue has it, else the nearest that it has."""
         saved = self._offsets.offset_of(number)
         low = self._store.min_offset(names.SCHEDULE_TOPIC, number - 1)
         high = self._store.max_offset(names.SCHEDULE_TOPIC, number - 1)
@@ -168,7 +168,7 @@ class Delays:
     # --- on the way in -----------------------------------------------------------------------------------------------
 
     def divert(self, draft: Draft) -> Draft:
-        """What is stored in place of a message: itself, or a copy in a delay level's queue. Raises IllegalMessage."""
+        """Return the message to store: the given one, or a copy for a delay level's queue. Raises IllegalMessage."""
         wanted = properties.get(draft.properties, properties.DELAY)
         if wanted is None or not layout.has_queue_offset(draft.storage_flags):
             return draft
@@ -187,7 +187,7 @@ class Delays:
         changed = properties.put(changed, properties.REAL_QUEUE, b"%d" % draft.queue_id)
         return replace(draft, topic=layout.SCHEDULE_TOPIC, queue_id=level - 1, properties=changed)
 
-    # --- what runs beside --------------------------------------------------------------------------------------------
+    # --- in the background -------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Deliver, for as long as the broker runs."""
@@ -208,7 +208,7 @@ class Delays:
                 self._is_held_up = True
                 seconds = RETRY_SECONDS
             except StoreFenced:
-                return  # whoever waits for the store was told
+                return  # the fenced store has failed its waiters
             if seconds is None:
                 await self._arrival(level)
             else:
@@ -225,7 +225,7 @@ class Delays:
                 self._levels[queue_id].arrived.set()
 
     async def _turn(self, level: _Level) -> float | None:
-        """Deliver what is due in a level, up to a bound. Seconds until there may be more; None: until one arrives."""
+        """Deliver the due messages of a level, up to a bound. Return the seconds until the next; None if none waits."""
         try:
             found = await self._store.read_soon(
                 names.SCHEDULE_TOPIC,
@@ -289,14 +289,14 @@ class Delays:
         except NoPermission as problem:
             return str(problem)
         if self._topics.get(name) is None and topic not in self._missing_topics:
-            # It may have been removed, or a crash came before it was saved: nothing that was promised is dropped, and
-            # when the topic is made (again), its messages are there.
+            # It may have been removed, or a crash came before it was saved: no acknowledged message is dropped, and
+            # as soon as the topic exists (again), its messages are there.
             log.warning("delayed messages are delivered to the topic %s, which is not there (any more)", name)
             self._missing_topics.add(topic)
         return replace(draft, topic=topic, queue_id=queue_id, prepared_position=0)
 
     def _append(self, level: _Level, ready: Sequence[_Ready]) -> None:
-        """Raises DiskFull, StoreFenced; what was appended before counts."""
+        """Raises DiskFull, StoreFenced; messages appended before the error count."""
         if not ready:
             return
         try:
@@ -344,8 +344,8 @@ class Delays:
                 self._confirm(level, synced)
 
     async def confirmed(self) -> None:
-        """Have the last deliveries on the disk, so that they count and are not made again: before a stop, and before
-        somebody else goes on with them."""
+        """Wait until the last deliveries are on the disk, so that they are not repeated: before a stop, and before
+        another broker takes over."""
         if self._last is not None:
             with contextlib.suppress(StoreError, TimeoutError):
                 async with asyncio.timeout(STOP_SECONDS):

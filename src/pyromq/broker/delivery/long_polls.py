@@ -21,7 +21,7 @@ Look = Callable[[], Response | None]
 #: The answer when time is up.
 Last = Callable[[], Response]
 
-#: How many pulls look again in one turn of the loop: a look costs some tens of microseconds.
+#: The maximum of pulls that read again in one turn of the loop: a read costs some tens of microseconds.
 LOOKS_PER_TURN = 64
 #: A look of a pull by expression may cost some milliseconds.
 LOOKS_PER_CLOCK = 4
@@ -77,11 +77,11 @@ class Holds:
                 self._look_again(queue, list(self._by_queue[queue]))
 
     def topic_changed(self, topic: str) -> None:
-        """The topic was removed, or its rules are others now: whoever waits there looks again, and finds out."""
+        """Let the long polls of a topic read again: it was removed, or its configuration changed."""
         self.arrived([queue for queue in self._by_queue if queue[0] == topic])
 
     def topics_changed(self, is_there: Callable[[str], bool]) -> None:
-        """Topics came or went: the same for whoever waits where there is none any more."""
+        """Let the long polls of removed topics read again."""
         self.arrived([queue for queue in self._by_queue if not is_there(queue[0])])
 
     def release(self) -> None:
@@ -91,7 +91,7 @@ class Holds:
                 _end(held.answer, held.last)
 
     def _look_again(self, queue: Queue, waiting: list[_Held]) -> None:
-        """All of them look, a slice of them in this turn. What arrives meanwhile makes one more round, not many."""
+        """Let all of them read again, a slice in this turn. Arrivals in between cause one more round, not many."""
         slices = slices_of(asyncio.get_running_loop())
         began, looked, answered = slices.cpu_time(), 0, 0
         if not slices.is_spent:

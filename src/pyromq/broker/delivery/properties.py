@@ -1,7 +1,7 @@
 """Properties of a message, read and changed as they stand in a record: `name 0x01 value 0x02`, repeated.
 
 Made for the way of every message through the broker: nothing is decoded, and a name that is not there costs one search.
-What counts is what `records.properties` says: an entry without a value does not exist, and of two entries with one name
+The rules are those of `records.properties`: an entry without a value does not exist, and of two entries with one name
 the later counts. A name is found only where an entry begins, never inside another name or a value.
 """
 

@@ -1,4 +1,4 @@
-"""What the broker says of itself with every message: in the answer to its sender, and in the message for its consumers.
+"""The broker's fields of every message: in the answer to its sender, and in the message for its consumers.
 
 Clients write region and trace switch into their traces, and a consumer finds the way of its reply by the cluster.
 """

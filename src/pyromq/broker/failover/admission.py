@@ -1,4 +1,4 @@
-"""Who may change this broker's role: a holder of the group secret, on this machine or on that of another member.
+"""Admits role requests: from a holder of the group secret, on this machine or on that of another member.
 
 There is no authentication of people yet, so a role request from any other machine is refused, whatever it proves: run
 the command on a machine of the group. A proof uses a nonce that this broker issued and works once, so that a captured

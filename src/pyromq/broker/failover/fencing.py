@@ -1,9 +1,9 @@
-"""One master of a name: whoever leads looks for others who do, and the smaller number stands down.
+"""One master of a name: a leader looks for other leaders, and the one with the smaller epoch stands down.
 
-Before it begins to lead, and every few seconds from then on, a master asks whoever else has its name. One with a larger
-number was chosen later: we stand down. One that copied more of our log than a crash has left us is asked to lead in our
-place, so that nothing is cut that it has acknowledged. When nobody answers, we lead. A sync master does not after a
-crash: what it has acknowledged may be in its slaves' logs alone, so that it waits for them, or to be promoted. A broker
+Before it begins to lead, and every second from then on, a master asks the other brokers of its name. One with a larger
+epoch was chosen later: we stand down. One that copied more of our log than a crash has left us is asked to lead in our
+place, so that nothing is cut that it has acknowledged. If no broker answers, we lead. A sync master does not after a
+crash: its acknowledged messages may be in its slaves' logs alone, so it waits for them, or to be promoted. A broker
 that finds another one leading a fork of its log does not begin either (see `forks`).
 """
 
@@ -28,18 +28,18 @@ from pyromq.wire.requests.roles import PromoteBroker
 
 log = logging.getLogger("pyromq.broker")
 
-#: How often a master looks for others: what it takes after it was replaced is lost to its consumers.
+#: The interval at which a master looks for others: messages accepted after it was replaced are lost to its consumers.
 WATCH_SECONDS = 1.0
-#: A master that has not looked for so long stood still. Looking takes two questions of a second each at most.
+#: A master that has not looked for this long stood still. Looking takes two questions of a second each at most.
 GOOD_SECONDS = 6.0
-#: After a crash, whoever followed us is given so long to answer: it may have what we have lost.
+#: After a crash, former followers have this long to answer: they may have messages that we have lost.
 TAIL_SECONDS = 3.0
 AGAIN_SECONDS = 0.2
 #: A slave flushes what it has before it says yes.
 PROMOTE_SECONDS = 10.0
 #: A promoted broker begins within this time, or not at all.
 BEGIN_SECONDS = BEGIN_MS / 1000
-#: How often it is said that a master waits.
+#: The interval of log lines about a waiting master.
 SAY_AGAIN_SECONDS = 30.0
 
 
@@ -55,13 +55,13 @@ class Fencing:
         self._clock = clock
         self._extent = extent
         self._warned: set[str] = set()
-        #: Somebody was asked to lead, and may begin to until then.
+        #: Another broker was asked to lead, and may begin to until then.
         self._in_doubt_until = clock.monotonic()
 
     # --- before it leads ---------------------------------------------------------------------------------------------
 
     async def may_lead(self, *, after_crash: bool) -> bool:
-        """False: somebody else does, or may have to, and we are a slave from now on; that has been written.
+        """Return False if another broker leads, or may have to: then this one is a slave, and that has been written.
 
         Raises OSError.
         """
@@ -89,7 +89,7 @@ class Fencing:
     def _have_answered(self, answers: list[Answered]) -> bool:
         """Is what a sync master has acknowledged in no other log than those that answered, and its own?
 
-        It had a number of copies: so many slaves but one may be missing. Where the number adapts, none may be.
+        At most `copies - 2` slaves may be missing; if the number of copies adapts, none may be.
         """
         copies, replication = self._leading.meant.copies, self._leading.meant.replication
         comparable = self._comparable(answers)
@@ -108,7 +108,7 @@ class Fencing:
 
     async def _gave_way(self, answers: list[Answered]) -> bool:
         """Not begin to lead while another broker leads this log: a promotion that is pending is void if the leader has
-        more, of two with one number the one that leads already goes on, and an operator decides about a fork.
+        more, of two with one epoch the one that leads already continues, and an operator decides about a fork.
 
         Raises OSError.
         """
@@ -180,7 +180,7 @@ class Fencing:
         return next((one for one in twins if are_of_one_family(ours.epochs, epochs_of(one.told))), None)
 
     async def wait_to_lead(self) -> str:
-        """Of a master that waits: until enough have answered, or somebody else leads. Why it starts again then."""
+        """Wait until enough members have answered, or another broker leads. Returns the reason for the restart."""
         said = -SAY_AGAIN_SECONDS
         while True:
             if self._clock.monotonic() - said >= SAY_AGAIN_SECONDS:
@@ -211,7 +211,7 @@ class Fencing:
         return self._have_answered(answers) and await self._hand_over_to(best)
 
     def _best(self, answers: list[Answered]) -> Answered | None:
-        """Who has most of what we have lost."""
+        """Return the broker with the most of the messages that we have lost."""
         lost = [one for one in answers if self._verdict(one) is Verdict.HAND_OVER]
         return max(lost, key=lambda one: one.told.end, default=None)
 
@@ -261,9 +261,9 @@ class Fencing:
         looked: Callable[[float], None] = lambda seconds: None,
         close: Callable[[str | None], None] = lambda why: None,
     ) -> None:
-        """Until somebody with a larger number is found, or cancelled. `looked` is told for how long that is good.
+        """Run until a broker with a larger epoch is found. `looked` receives the time for which a check is valid.
 
-        `close` is told why nothing may be accepted although we do not stand down; None: it may.
+        `close` receives the reason to refuse sends although we do not stand down; None if they may be accepted.
         """
         while True:
             if self._others.are_there:

@@ -13,8 +13,8 @@ which messages matter. So:
 | follows | leads, with a later epoch | knows every life that wrote ours, or gave it up | cuts, and follows |
 | follows | leads, with a later epoch | lacks a life in which this broker acknowledged | does not follow (`own_bytes`) |
 
-The bytes that a replaced master wrote in a life that the promoted one copied are not in this table: whoever forced that
-promotion decided about them.
+The bytes that a replaced master wrote in a life that the promoted one copied are not in this table: the operator
+decided about them by forcing that promotion.
 """
 
 from __future__ import annotations

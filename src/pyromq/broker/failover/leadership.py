@@ -1,4 +1,4 @@
-"""Who this broker is among those of its name: one file that survives crashes, and is never guessed.
+"""This broker's identity among those of its name: one file that survives crashes, and is never guessed.
 
     config/leadership.json
 
@@ -86,7 +86,7 @@ def _fork(value: Json) -> Fork:
 class Pending:
     """A promotion that was accepted and has not begun: the state to return to, and when it was accepted.
 
-    Both clocks are kept: the wall clock may be set, and the monotonic one begins anew with the machine.
+    Both clocks are kept: the wall clock may be set, and the monotonic one starts again with the machine.
     """
 
     number: int = field(metadata=in_json("number", OFFSET))
@@ -98,7 +98,7 @@ class Pending:
     unknown: Mapping[str, Json] = field(default_factory=dict)
 
     def is_void(self, now_ms: int, clock_ms: int) -> bool:
-        """Return whether the promotion did not begin in time, or nobody can tell."""
+        """Return whether the promotion did not begin in time, or the clocks cannot tell."""
         return not (0 <= now_ms - self.at_ms <= BEGIN_MS and 0 <= clock_ms - self.clock_ms <= BEGIN_MS)
 
 
@@ -138,23 +138,23 @@ def _role(value: Json) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """What the file says. A value: every change gives a new one."""
+    """The content of the file. A value: every change gives a new one."""
 
     member: str = field(metadata=in_json("member", text))
-    #: How often it has begun to lead: each time under a random name.
+    #: The number of times it has begun to lead: each time under a random name.
     lives: int = field(default=0, metadata=in_json("lives", OFFSET))
     #: The largest number of an epoch that is known here, and perhaps nowhere in the log yet. 0: none.
     number: int = field(default=0, metadata=in_json("number", OFFSET))
     epochs: tuple[Epoch, ...] = field(default=(), metadata=in_json("epochs", _epochs))
-    #: What was decided otherwise than by the settings. None: they decide.
+    #: The role decided otherwise than by the settings; None if they decide.
     role: str | None = field(default=None, metadata=in_json("role", _role))
     broker_id: int | None = field(default=None, metadata=in_json("brokerId", OFFSET))
-    #: What the master was when it was last followed.
+    #: The role of the master when it was last followed.
     master_role: str | None = field(default=None, metadata=in_json("masterRole", _role))
     #: The end of the master's log when ours was compared with it last: below it we may lack acknowledged messages. Out
     #: of reach after a crash that may have taken reported messages, until the next comparison.
     master_end: int = field(default=0, metadata=in_json("masterEnd", OFFSET))
-    #: Who was heard of last is the last.
+    #: The known members; the most recently heard is the last.
     members: tuple[Member, ...] = field(default=(), metadata=in_json("members", _members))
     #: It is to lead, and waits for those who may have more of its log: as a slave with this id. None: it does not.
     waits_as: int | None = field(default=None, metadata=in_json("waitsAs", OFFSET))
@@ -162,7 +162,7 @@ class Leadership:
     led_as: tuple[str, ...] = field(default=(), metadata=in_json("ledAs", _names))
     #: The life that led last with this log; None for a follower, and in files of older versions.
     life: str | None = field(default=None, metadata=in_json("life", text))
-    #: Where the log ended when that life was stopped cleanly; None while it leads, and after a crash.
+    #: The end of the log when that life was stopped cleanly; None while it leads, and after a crash.
     clean_end: int | None = field(default=None, metadata=in_json("cleanEnd", OFFSET))
     #: It was promoted, and has not begun to lead; None if it has, or was not.
     pending: Pending | None = field(default=None, metadata=in_json("promotion", _pending))
@@ -183,7 +183,7 @@ class Leadership:
 
     @property
     def slaves(self) -> tuple[Member, ...]:
-        """Who may have copied what this one led."""
+        """The members that may have copied the log of this leader."""
         return tuple(one for one in self.members if one.broker_id != 0)
 
     def begun(self, epochs: tuple[Epoch, ...], gives_up: tuple[str, ...] = ()) -> Leadership:
@@ -241,7 +241,7 @@ class Leadership:
         )  # fmt: skip
 
     def stood_down(self, number: int, broker_id: int) -> Leadership:
-        """Somebody else leads, under this number."""
+        """Return the state after another broker leads, with this epoch."""
         return replace(
             self, number=max(self.number, number), role="SLAVE", broker_id=broker_id, waits_as=None, life=None,
             clean_end=None, pending=None, fork=None,

@@ -1,4 +1,4 @@
-"""Where the broker answers whose log a slave copies: known, told by its replication port, or guessed."""
+"""Finds the broker address of the master whose log a slave copies: known, sent by its replication port, or guessed."""
 
 from __future__ import annotations
 

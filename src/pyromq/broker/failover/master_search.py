@@ -1,4 +1,4 @@
-"""How a slave follows what name servers say of its master, without believing them.
+"""Lets a slave follow the master that name servers name, after checking it.
 
 A name server repeats what any peer registers. So the address it names is asked first, and followed only if the broker
 there is trusted (see `trust`) and leads with no older epoch; a copy that runs is not interrupted before that is known.
@@ -18,12 +18,12 @@ from pyromq.broker.failover.replication import Replicating
 from pyromq.broker.failover.role import Leading
 from pyromq.errors import PyroMQError
 
-#: How often the named broker is asked again while this one copies no log.
+#: The interval at which the named broker is asked again while this one copies no log.
 AGAIN_SECONDS = 0.2
 
 
 class Named(NamedTuple):
-    """What a name server says: where the master answers, and where slaves copy its log."""
+    """The master according to a name server: its broker address and its replication address."""
 
     address: str | None
     ha_address: str
@@ -33,7 +33,7 @@ class MasterSearch:
     """Of one slave."""
 
     def __init__(self, leading: Leading, others: Others, copies: Replicating, found: Callable[[str], None]) -> None:
-        """`found` is told the broker address of a master that is followed from now on."""
+        """`found` receives the broker address of a master that is followed from now on."""
         self._leading = leading
         self._others = others
         self._copies = copies

@@ -34,13 +34,13 @@ from pyromq.wire.requests.nameserver import GetMemberGroup
 log = logging.getLogger("pyromq.broker")
 
 ASK_SECONDS = 1.0
-#: What RocketMQ's brokers say who have no controller, and so no epochs.
+#: The answer of RocketMQ's brokers that have no controller, and so no epochs.
 NO_CONTROLLER = "only for controllerMode"
-#: Whoever says that it is a slave of ours is asked so often whether that is so.
+#: A broker that claims to be our slave is asked at most this many times whether that is so.
 CANDIDATE_TRIES = 20
 #: Of the brokers that name servers know by this name, those with the smallest ids are asked, at most this many.
 MAX_REGISTERED = 64
-#: From one machine so many are remembered at a time, and in all.
+#: At most this many are remembered at a time: from one machine, and in all.
 MOST_OF_ONE_HOST, MOST_CANDIDATES = 8, 64
 
 
@@ -49,7 +49,7 @@ class Refused(CallFailed):
 
 
 class Answered(NamedTuple):
-    """What a broker said at an address that this broker dialled."""
+    """The answer of a broker at an address that this broker dialled."""
 
     address: str
     told: BrokerEpochs
@@ -74,7 +74,7 @@ class Others:
         self.trust = trust
         #: Addresses of strangers that were warned of.
         self._strangers: set[str] = set()
-        #: How often each of them is still asked.
+        #: The number of remaining attempts for each of them.
         self._candidates: dict[Candidate, int] = {}
         self._news = asyncio.Event()
 
@@ -102,7 +102,7 @@ class Others:
             self._candidates[said] = CANDIDATE_TRIES
 
     def slaves_came(self) -> None:
-        """Somebody begins to copy our log, or has gone: one that asked before may be it."""
+        """Wake the search: a replica joined or left, and it may be one of the candidates."""
         if self._candidates:
             self._news.set()
 
@@ -168,7 +168,7 @@ class Others:
         return Answered(member.address, told)
 
     async def registered(self) -> dict[int, str]:
-        """Who is there, as the name servers say: by id."""
+        """Return the members known to the name servers, by id."""
         config = self._leading.config
         request = GetMemberGroup(cluster=config.cluster, broker_name=config.name)
         groups = await _all(ASK_SECONDS, [self._group(one, request) for one in config.name_servers])
@@ -197,7 +197,7 @@ class Others:
             log.warning("%s, so it is ignored", why_not_trusted(answer))
 
     async def ask(self, address: str) -> Answered | None:
-        """What a broker says of its log; None: it knows nothing of epochs. Raises CallFailed, BadRequest."""
+        """Return the epochs of a broker's log; None if it knows nothing of epochs. Raises CallFailed, BadRequest."""
         config = self._leading.config
         request = self.trust.question(
             member=self._leading.known.member, broker_id=config.broker_id if config.is_slave else None,
@@ -222,7 +222,7 @@ class Others:
         return answer
 
     def _believable(self, told: BrokerEpochs, address: str) -> BrokerEpochs:
-        """What we would write down has to make sense: it stays. Raises Refused."""
+        """Check an answer before it is written down: it stays. Raises Refused."""
         if told.broker_id < 0:
             raise Refused(f"{address} says that it has the id {told.broker_id}, which no broker has")
         if told.newest > self._leading.number + MAX_JUMP:
@@ -276,7 +276,7 @@ def _knows_no_epochs(answer: Command) -> bool:
 
 
 async def _all(timeout_s: float, work: Iterable[Coroutine[Any, Any, object]]) -> list[object]:
-    """What came of several questions; those that went wrong, or take too long, are no answers."""
+    """Return the results of several questions; errors and timeouts are no answers."""
     results = await within(timeout_s, work)
     for one in results:
         if isinstance(one, Exception) and not isinstance(one, PyroMQError):  # an address that is none, say

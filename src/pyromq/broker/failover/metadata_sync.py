@@ -1,13 +1,14 @@
-"""What a slave has beside the log: topics, groups, progress, delays, request modes, copied from its master by requests.
+"""The tables of a slave: topics, groups, progress, delays, request modes, copied from its master by requests.
 
 All of it every `replication.metadata_interval_ms`, and as soon as a master is known; the progress that changed every
-`replication.progress_interval_ms`, which bounds what is delivered again after a fail-over. What the master cannot give
+`replication.progress_interval_ms`, which bounds the redeliveries after a fail-over. A table that the master cannot give
 (it is gone, it is old, its answer is broken) leaves everything as it was. Progress goes both ways: see
 `replication.progress_merge`.
 
-What was taken over is remembered on the disk: else a slave that was restarted would take all that it has for something
-that consumers told it, and set a group forward again that was set back while it was away. So is up to where in the log
-all topics are known: a slave that leads makes those that began behind it, and none that was removed before.
+The copied progress is saved on the disk: else a restarted slave would take all its offsets for ones
+that consumers committed here, and set a group forward again that was set back in its absence. So is the position up
+to which
+all topics are known: a slave that leads makes those that began after it, and none that was removed before.
 
 No table speaks of messages that the copy of the log does not have: a slave that becomes the master gives their places
 in the queues to other messages. The offsets of groups are clamped to the ends of the queues here. The positions of
@@ -60,10 +61,10 @@ WHOLE_LOG = (1 << 63) - 1
 
 
 class Taken(NamedTuple):
-    """What a slave has from its master, as it was then."""
+    """The state that a slave has copied from its master, as it was then."""
 
     progress: dict[Place, int]
-    #: Where the log ended when all topics were asked for last; 0: they never were.
+    #: The end of the log when all topics were last requested; 0 if they never were.
     topics_known_to: int = 0
 
 
@@ -128,7 +129,7 @@ class Waiting(NamedTuple):
 
 
 class MetadataCopy:
-    """Runs beside a slave."""
+    """Copies the master's tables in the background of a slave."""
 
     def __init__(
         self,
@@ -167,13 +168,13 @@ class MetadataCopy:
         self._told_transactions = self._told_delays = LogHistory()
         self._delays_token: str | None = None
         self._delays_changed = False
-        #: Where the log ended when all topics were asked for last. It may have been cut back since.
+        #: The end of the log when all topics were last requested. It may have been cut back since.
         self._topics_known_to = min(known_to, log_end())
         self._trusts = trusts
         self._lock = asyncio.Lock()
         self._saving: asyncio.Task[None] | None = None
         self._problem: str | None = None
-        #: Whether everything has been copied once since the start.
+        #: True once everything has been copied since the start.
         self.is_complete = False
 
     @property
@@ -218,7 +219,7 @@ class MetadataCopy:
             await self.settled()
 
     async def copy_now(self) -> None:
-        """Once, from whoever is the master as far as is known."""
+        """Copy once, from the master as far as it is known."""
         async with self._lock:
             if self._master is not None and self._trusts(self._master):
                 await self._copy_from(self._master)
@@ -232,7 +233,7 @@ class MetadataCopy:
             try:
                 await self._copy_progress(master)
                 await self._copy_changed_delays(master)
-            except PyroMQError:  # the next copy of everything says what is wrong
+            except PyroMQError:  # the next copy of everything reports the error
                 self._token = None
 
     async def _copy_from(self, master: str) -> None:
@@ -286,7 +287,7 @@ class MetadataCopy:
 
         `begun_since` gives topics whose first message is behind a position, and how many queues they have here. Older
         ones that the master did not know were removed there. One that has never asked its master makes them all: better
-        a removed topic comes back than that acknowledged messages cannot be reached.
+        a removed topic exists again than that acknowledged messages cannot be reached.
         """
         for name, queues in begun_since(self._topics_known_to).items():
             if name not in self._tables.topics:
@@ -380,12 +381,12 @@ class MetadataCopy:
             raise CallFailed(f"{master} does not take the progress that was told here of {'; '.join(refusals)}")
 
     def _remember_soon(self) -> None:
-        """Beside: a slow disk must not hold up what is copied."""
+        """Save in the background: a slow disk must not delay the copy."""
         if self._saving is None or self._saving.done():
             self._saving = asyncio.get_running_loop().create_task(self._remember())
 
     async def _remember(self) -> None:
-        """What we hold first: taken for told here, an older word of ours would be told the master as news."""
+        """Save our offsets before the copied ones: else an older offset of ours would be sent to the master as new."""
         try:
             await asyncio.to_thread(self._tables.topics.save)
             by_pairs, known_to = self._progress.taken(), self._topics_known_to
@@ -401,7 +402,7 @@ class MetadataCopy:
             self._taken_file.save(taken)
 
     async def settled(self) -> None:
-        """Return when what was copied is on the disk."""
+        """Return when the copied tables are on the disk."""
         self._take_waiting()
         if self._saving is not None:
             await self._saving
@@ -414,14 +415,14 @@ class MetadataCopy:
         answer = await self._client.call(master, question, CALL_SECONDS)
         if answer.code == ResponseCode.SUCCESS and _position(answer.fields.get("offset")) >= offset:
             return None
-        # RocketMQ's brokers set whatever they are told: hence the question. Ours never go back by this.
+        # RocketMQ's brokers set any offset they receive: hence the question. Ours never set one back by this.
         request = UpdateConsumerOffset(**where, offset=offset, only_forward=True)
         answer = await self._client.call(master, request, CALL_SECONDS)
         return None if answer.code == ResponseCode.SUCCESS else answer.reason or f"code {answer.code}"
 
 
 def _position(text: object) -> int:
-    """What a broker says of its log; one that says nothing has nothing to wait for."""
+    """Return a position from a broker's answer; 0 if there is none."""
     return int(text) if isinstance(text, str) and text.isascii() and text.isdigit() else 0
 
 

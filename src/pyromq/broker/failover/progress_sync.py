@@ -32,7 +32,7 @@ class ProgressCopy:
         self._token: str | None = None
 
     def taken(self) -> dict[Pair, Mapping[int, int]]:
-        """What the slave has from its master, or has told it: where it holds something else, consumers told it here."""
+        """Return the offsets copied from the master or sent to it: other offsets were committed by consumers here."""
         return dict(self._taken)
 
     def was_told(self, place: Place, offset: int) -> None:
@@ -120,6 +120,6 @@ def by_pairs(places: Mapping[Place, int]) -> dict[Pair, Mapping[int, int]]:
 
 
 def is_transactions(pair: Pair) -> bool:
-    """Whether it is a position of the broker's own, which depends on more than its queue."""
+    """Return whether it is a position of the broker's own, which depends on more than its queue."""
     topic, group = pair
     return group == names.TRANSACTION_GROUP and topic in names.TRANSACTION_TOPICS

@@ -1,4 +1,4 @@
-"""Whether a broker may be promoted: which acknowledged messages it may lack. No input or output.
+"""Decides if a broker may be promoted: which acknowledged messages it may lack. No input or output.
 
 An acknowledged message is in the logs of a number of brokers, one for an async master. It is in the log of the broker
 that is promoted, or of one that answered and has no more than that, unless all its copies are on brokers that did not
@@ -26,14 +26,14 @@ class Candidate:
     #: Copies of an acknowledged message, the leader's own included, at the least.
     copies: int
     #: Its log has everything that the leader acknowledged with it: it is neither a broker that a crash may have
-    #: shortened, nor a follower that is still copying what was there before it came.
+    #: shortened, nor a follower that is still copying the log from before it joined.
     is_whole: bool = True
 
 
 def why_not_to_promote(
     candidate: Candidate, known: Sequence[Member], answers: Sequence[Answered], unknown_leader: bool
 ) -> str | None:
-    """Return what may be lost by this promotion; None if nothing is. `unknown_leader`: no entry names the leader."""
+    """Return the possible loss by this promotion; None if there is none. `unknown_leader`: no entry is the leader."""
     leader = living_leader(candidate.log, answers)
     if leader is not None:
         return (

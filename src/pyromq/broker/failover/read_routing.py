@@ -1,8 +1,8 @@
-"""Which broker of this name a reader is told to ask next.
+"""Suggests the broker of this name for a reader's next pull.
 
-What the newest messages were stored in is in memory; who reads what is older than that makes the disk work, which a
+The newest messages are resident in memory; a reader of older ones makes the disk work, which a
 slave can do as well. So a reader that is far behind is sent to a slave (`replication.read_from_slaves`) if one is in
-sync, and comes back to the master when it has caught up. A slave sends everybody else to the master: if that is gone,
+sync, and returns to the master when it has caught up. A slave sends all other readers to the master: if that is gone,
 clients stay where they are.
 """
 
@@ -32,7 +32,7 @@ class ReadAdvice:
         self._memory_bytes = memory_bytes
 
     def is_far(self, position: int) -> bool:
-        """Is what was read there older than what memory holds, and may a slave give it?"""
+        """Is the position older than the resident part of the log, and may a slave serve it?"""
         replication = self._config().replication
         if not replication.read_from_slaves:
             return False

@@ -1,11 +1,11 @@
-"""The broker's copies, or the broker as a copy: what its role asks for, run beside everything else.
+"""Replication of a broker, as master or as slave, run in the background.
 
 A master listens for slaves, and their reports move its acknowledged mark. A slave takes the log of the master of its
 name: from the address in its settings, or from the one that name servers tell.
 
 A slave compares before it copies. It asks the master who led when, decides by that what of its own log is the master's,
-and has the rest put aside by a restart in place; only then it says where its log ends, and takes over what the master
-knows beside the log. One that has a log and does not know who led it compares messages.
+and has the rest quarantined by a restart in place; only then it says where its log ends, and copies the master's tables
+besides the log. One that has a log and does not know who led it compares messages.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from pyromq.wire.bodies.epochs import BrokerEpochs
 
 log = logging.getLogger("pyromq.broker")
 
-#: Where no send waits for slaves, what was written gathers for so long.
+#: If no send waits for slaves, written bytes are collected for this long.
 GATHER_SECONDS = 0.002
 
 
@@ -90,7 +90,7 @@ class Replicating:
         self.followers_changed: Callable[[Followers], None] = lambda followers: None
         #: Of a slave: where the master's log and the master itself were said to be.
         self._told_at: tuple[str, str | None] | None = None
-        #: Where the master answers with whose log ours was compared; None: it knows nothing of epochs.
+        #: The addresses of the master with whose log ours was compared; None if it knows nothing of epochs.
         self._agreed: frozenset[str] | None = frozenset()
         #: Told when a slave has compared, and copies: with the address of the master that it asked.
         self.agreed: Callable[[str | None], None] = lambda address: None
@@ -165,7 +165,7 @@ class Replicating:
 
     @property
     def address(self) -> str:
-        """Where slaves connect; of a slave, where they would if it led."""
+        """The address to which slaves connect; of a slave, the one they would use if it led."""
         host = self._config.replication.advertise_host or self._config.client_host
         return shown_address(host, self.primary.port if self.primary is not None else self._port())
 
@@ -174,7 +174,7 @@ class Replicating:
         return config.replication.listen_port or (config.listen_port and config.listen_port + 1)
 
     def described(self, address: str) -> BrokerEpochs:
-        """For whoever asks."""
+        """Return the answer to a question for this broker's epochs."""
         log = self._store.positions()
         return self._leading.describe(log.log_start, log.written, address, self.address)
 
@@ -189,7 +189,7 @@ class Replicating:
         else:
             assert self.primary is not None
             await self._resolve_members()
-            # A port that nobody asked for must not keep the broker from starting.
+            # A port that is not configured must not keep the broker from starting.
             by_chance = not self._config.replication.listen_port
             async with self.primary.serving(self._config.listen_host, self._port(), or_any=by_chance):
                 yield self
@@ -225,7 +225,7 @@ class Replicating:
             self._copying.add_done_callback(self._ended)
 
     async def stop_following(self) -> None:
-        """When this returns, the log ends where it ends."""
+        """Stop copying: the log does not grow after this returns."""
         task, self._copying = self._copying, None
         if task is not None:
             task.cancel()
@@ -258,7 +258,7 @@ class Replicating:
     # --- of a slave --------------------------------------------------------------------------------------------------
 
     def _first_master(self) -> str | None:
-        """The settings know, unless something else was decided since; then whoever was heard of last."""
+        """Return the master of the settings, or the one heard of last if the role was decided since."""
         if self.follows_settings:
             return self._config.replication.primary
         master = self._leading.master
@@ -277,14 +277,14 @@ class Replicating:
         return self._told_at
 
     def master_is_at(self, ha_address: str, address: str | None = None) -> None:
-        """What a name server said. The settings know better."""
+        """Follow the master that a name server named, unless the settings name one."""
         if self.replica is not None and not self.follows_settings:
             self._told_at = ha_address, address
             self.replica.follow(ha_address)
 
     @property
     def seeks_master(self) -> bool:
-        """A slave that copies nobody's log now: its master may be somewhere else."""
+        """Return whether this is a slave that copies no log now: its master may be at another address."""
         return self.replica is not None and not self.replica.state.connected
 
     @property
@@ -317,7 +317,7 @@ class Replicating:
         return address in self._agreed
 
     def is_configured_master(self, address: str) -> bool:
-        """Whether a broker address that a name server names is on the machine of `replication.primary`."""
+        """Return whether a broker address from a name server is on the machine of `replication.primary`."""
         return self.follows_settings and host_of(address) == host_of(self._config.replication.primary or "")
 
     # --- comparing ---------------------------------------------------------------------------------------------------
@@ -423,7 +423,7 @@ class Replicating:
             )
 
     def _agree_with(self, told: BrokerEpochs, address: str) -> None:
-        """Have put aside what is not the master's. Raises Parted when that has to happen first, and OSError."""
+        """Request the quarantine of bytes that the master lacks. Raises Parted if that is needed first, and OSError."""
         ours = LogExtent(*self._store.positions()[:2], self._leading.epochs)
         theirs = extent_of(told)
         way = way_back(theirs, ours)

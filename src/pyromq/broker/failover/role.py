@@ -1,6 +1,6 @@
-"""What this broker is now, and how that changes: the one place that reads and writes its leadership.
+"""This broker's role and its changes: the one place that reads and writes its leadership.
 
-Whatever is decided is on the disk before anybody is told of it. What was decided by hand, or because another broker
+Every decision is on the disk before it is announced. A decision made by hand, or because another broker
 leads, wins over the settings of the next start: `pyromq broker promote` is the way to change it again.
 """
 
@@ -21,7 +21,7 @@ from pyromq.wire.bodies.epochs import BrokerEpochs, EpochEntry, KnownMember
 log = logging.getLogger("pyromq.broker")
 
 FIRST_NUMBER = 1
-#: A number that is so much larger than the last one was not given by a promotion: it would leave none for the next.
+#: A number this much larger than the last one was not given by a promotion: it would leave none for the next.
 MAX_JUMP = 1_000_000
 
 
@@ -30,13 +30,13 @@ NO_FULL_COPY = 1 << 62
 
 
 class Verdict(Enum):
-    """What another broker of our name, who answered, means for one that leads."""
+    """The meaning of another broker's answer for a leader of the same name."""
 
     #: It leads with a later number, or has heard of one.
     STAND_DOWN = auto()
     #: It copied what our log has lost, or we have none at all: it is to lead.
     HAND_OVER = auto()
-    #: It takes itself for the master, and nobody can tell which of the two is.
+    #: It takes itself for the master, and it is undecidable which of the two is.
     TWIN = auto()
     #: It takes itself for the master, and was replaced by us.
     OUTRANKED = auto()
@@ -44,11 +44,11 @@ class Verdict(Enum):
 
 
 def judge(number: int, ours: LogExtent, other: BrokerEpochs) -> Verdict:
-    """By numbers; and whoever was never led by anybody who led us has another log, and our name by mistake.
+    """Judge by epochs. A broker that shares no leader with us has another log, and our name by mistake.
 
     Of two who were promoted with one number the larger name leads: what matters is that both say the same.
 
-    One that has nothing is no such stranger: it may be a machine whose disk was replaced. Where somebody was promoted
+    One that has nothing is no such stranger: it may be a machine whose disk was replaced. If another was promoted,
     it has to be a slave, whatever its settings say.
     """
     has_nothing = ours.is_empty and not ours.epochs
@@ -68,7 +68,7 @@ def judge(number: int, ours: LogExtent, other: BrokerEpochs) -> Verdict:
 
 
 def _of_one_number(number: int, ours: tuple[Epoch, ...], theirs: tuple[Epoch, ...]) -> Verdict:
-    """Two masters: whoever was not promoted leads by a mistake in somebody's settings, and people have to mend that."""
+    """Judge two masters: one that was not promoted leads by a mistake in its settings: an operator has to mend them."""
     our_choice, their_choice = chosen(ours), chosen(theirs)
     were_promoted = our_choice[0] == their_choice[0] == number > FIRST_NUMBER and our_choice[1] and their_choice[1]
     if not were_promoted or our_choice == their_choice or not are_of_one_family(ours, theirs):
@@ -98,7 +98,7 @@ def epochs_of(told: BrokerEpochs) -> tuple[Epoch, ...]:
 
 
 def free_id(taken: Iterable[int]) -> int:
-    """The smallest number of a slave that nobody has."""
+    """Return the smallest slave id that is not taken."""
     used = set(taken)
     return next(number for number in range(1, len(used) + 2) if number not in used)
 
@@ -144,7 +144,7 @@ class Leading:
 
     @property
     def config(self) -> BrokerConfig:
-        """What it is: the settings of the start, with what was decided since. While it waits to lead it is a slave."""
+        """The current role: the settings of the start, with later decisions. While it waits to lead it is a slave."""
         waits_as = self.known.waits_as
         return self.meant if waits_as is None else replace(self.meant, role="SLAVE", broker_id=waits_as)
 
@@ -171,7 +171,7 @@ class Leading:
 
     @property
     def meant(self) -> BrokerConfig:
-        """What it is to be."""
+        """The intended role."""
         known = self.known
         if known.role is None or known.broker_id is None:
             return self._given
@@ -211,7 +211,7 @@ class Leading:
         return LogExtent(start, end, self.known.epochs)
 
     def describe(self, start: int, end: int, address: str, ha_address: str) -> BrokerEpochs:
-        """For whoever asks. An epoch that begins behind the end of the log says nothing of it."""
+        """Return the answer to a question for epochs. An epoch that begins after the end of the log is empty."""
         config, log_now = self.config, self.extent(start, end)
         return BrokerEpochs(
             cluster=config.cluster, name=config.name, broker_id=config.broker_id, start=start, end=end,
@@ -229,7 +229,7 @@ class Leading:
 
     @property
     def master(self) -> Member | None:
-        """Where the master was, as far as is known."""
+        """The last known addresses of the master; None if it is unknown."""
         return next((one for one in self.known.members if one.broker_id == 0), None)
 
     # --- how that changes --------------------------------------------------------------------------------------------
@@ -291,7 +291,7 @@ class Leading:
             self.void_promotion(f"it did not begin within {BEGIN_MS / 1000:g} s; promote it again, or another broker")
 
     def stand_down(self, number: int, broker_id: int, master: Member | None) -> None:
-        """Somebody else leads: with the next start it is a slave. Raises OSError."""
+        """Become a slave with the next start: another broker leads. Raises OSError."""
         known = self.known.stood_down(number, broker_id)
         self._become(known.heard_of([master]) if master is not None else known)
 
@@ -342,11 +342,11 @@ class Leading:
         self._become(self.known.waiting(None))
 
     def take_back(self, before: Leadership) -> None:
-        """What was decided a moment ago, and told to nobody, is not to be. Raises OSError."""
+        """Revert a decision that was not announced. Raises OSError."""
         self._become(before)
 
     def heard_of(self, members: Iterable[Member]) -> None:
-        """Where others are is a help: what cannot be written now is heard again."""
+        """Note the addresses of members. They are only a help: if the write fails, they are heard of again."""
         try:
             self._become(self.known.heard_of(members, replaces=self._is_settled))
         except OSError as error:
@@ -386,7 +386,7 @@ class Leading:
             self.known = known
 
     def role_if_promoted(self, asked: str | None) -> str:
-        """What it is to be: as asked, as it was meant to be, or as the master before."""
+        """Return the role after a promotion: as asked, as in the settings, or that of the last master."""
         if asked:
             return asked
         return self._given.role if not self._given.is_slave else self.known.master_role or "ASYNC_MASTER"

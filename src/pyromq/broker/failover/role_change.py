@@ -1,4 +1,4 @@
-"""What has to happen before a broker goes on: it stops, this is done, and it starts again in the same process."""
+"""A change that requires a restart: the broker stops, the change is made, and it starts again in the same process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Change:
     """A restart in place. What the broker is then says its leadership, which was written before."""
 
     why: str
-    #: The log from here on is nobody else's: it is cut, and kept aside.
+    #: No other broker has the log from here on: it is cut, and kept in quarantine.
     cut_at: int | None = None
     #: Nothing of the log can be continued: it is put aside, and a new copy begins.
     begin_anew: bool = False

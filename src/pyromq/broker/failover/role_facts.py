@@ -1,4 +1,4 @@
-"""What a broker has found out of its role before it serves: what it is, who else has its name, and how to ask them."""
+"""The facts that a broker needs about its role before it serves: its role, the other members, and how to ask them."""
 
 from __future__ import annotations
 

@@ -33,9 +33,9 @@ from pyromq.wire.bodies.epochs import BrokerEpochs
 from pyromq.wire.command import Command
 from pyromq.wire.requests.roles import GetBrokerEpochs, RoleRequest
 
-#: How a broker becomes a trusted one, for people.
+#: The instruction for people to make a broker trusted.
 HOW = f"copy the file of {SETTING} (or {VARIABLE}) there, or name it in replication.members"
-#: How long a host name may take to be resolved.
+#: The timeout for resolving a host name.
 RESOLVE_SECONDS = 1.0
 
 
@@ -51,7 +51,7 @@ class Trust:
         if replication.primary is not None:
             host, port = parse_address(replication.primary)
             addresses.append(shown_address(host, port - 1))
-        #: Where brokers of this name answer, as the settings say.
+        #: The addresses of brokers of this name, from the settings.
         self.configured = frozenset(addresses)
         self._hosts = frozenset(host_of(one) for one in addresses)
 
@@ -80,7 +80,7 @@ class Trust:
         """Return the body and the header fields of an answer.
 
         An asker that proves the secret gets all of it, a nonce and a proof; a host that the settings name all but these
-        two; any other one what is said of the log.
+        two; any other one only the description of the log.
         """
         if self.secret is not None and is_question_proved(self.secret, request):
             body = replace(told, nonce=self.nonces.issue()).encode()

@@ -1,4 +1,4 @@
-"""A broker's figures and settings over the network: what is told, what may be changed, and what may not."""
+"""A broker's figures and settings over the network: those shown, those that may be changed, and those that may not."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_an_allowed_setting_is_changed_persisted_and_logged(caplog: pytest.LogCa
 
 
 REFUSED = [
-    # What made a broker run programs or write files where somebody on the network wanted.
+    # Settings by which a client on the network could run programs or write files.
     "rocketmqHome=-c $@|sh . echo touch x;\nfilterServerNums=1",
     "rocketmqHome=/tmp/x",
     "brokerConfigPath=/tmp/evil.conf",
@@ -77,13 +77,13 @@ REFUSED = [
     "storePathCommitLog=/tmp",
     "configBlackList=",
     "filterServerNums=1",
-    # What only a start may decide.
+    # Settings of a start.
     "listenPort=1",
     "brokerIP1=10.0.0.1",
     "namesrvAddr=evil.example:9876",
     "brokerName=other",
     "flushDiskType=SYNC_FLUSH",
-    # What is no setting, or no value of one.
+    # Unknown settings, and invalid values.
     "noSuchSetting=1",
     "autoCreateTopicEnable=perhaps",
     "fileReservedTime=0",

@@ -1,4 +1,4 @@
-"""Who is connected, and questions that the broker hands on to its clients."""
+"""The connected clients, and questions that the broker hands on to them."""
 
 from __future__ import annotations
 

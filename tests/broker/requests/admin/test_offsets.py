@@ -1,4 +1,4 @@
-"""How far groups are, as admin tools see it; and what happens when somebody sets it back or forth."""
+"""The offsets of groups, as admin tools see them; and resets back and forth."""
 
 from __future__ import annotations
 

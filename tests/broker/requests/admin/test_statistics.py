@@ -1,4 +1,4 @@
-"""Counting what comes and goes: rates over windows, and bounded memory."""
+"""Traffic counts: rates over windows, and bounded memory."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def test_a_removed_topic_takes_its_queues_and_offsets_along(caplog: pytest.LogCa
     assert parts.store.queues.topics() == ["%RETRY%shop"]
     assert parts.offsets.topics_of("shop") == {"%RETRY%shop"}
     assert "10.9.8.7:5555 removed the topic orders" in caplog.text
-    parts.send(1, "orders")  # somebody makes it again, and it starts anew
+    parts.send(1, "orders")  # a sender creates it again, and it starts at 0
     assert parts.store.max_offset("orders", 0) == 1
 
 

@@ -59,7 +59,7 @@ class Cleaner:
         self._points = points
         self._removed = telemetry.counter("pyromq_store_removed_segments_total")
         self._removed_unexpired = telemetry.counter("pyromq_store_removed_unexpired_segments_total")
-        #: Whether the wall clock may be used to expire segments.
+        #: Decides if the wall clock may be used to expire segments.
         self.trusted_clock = TrustedClock(disk, paths.trusted_clock, clock)
         #: Why messages are refused; None: they are not.
         self.refusal: str | None = None
@@ -70,7 +70,7 @@ class Cleaner:
         return self.trusted_clock.why_not(self.retention.clock_confirm_hours)
 
     def clean(self) -> None:
-        """Remove what is too old, and decide whether messages are refused. Raises OSError, StoreFenced."""
+        """Remove expired segments, and decide if messages are refused. Raises OSError, StoreFenced."""
         decision = self._decide()
         self.trusted_clock.save_if_due()
         if decision.remove:
@@ -128,7 +128,7 @@ class Cleaner:
             self._runner.submit(lambda path=path: self._disk.remove(path))  # type: ignore[misc]
             log.info("removed segment %s", path)
         for queue in self._queues:
-            if not queue.is_suspect:  # what it says of its messages is not believed; its repair drops them
+            if not queue.is_suspect:  # a suspected queue may misplace its messages; its repair drops them
                 queue.drop_before(start)
         if self._index is not None:
             self._index.drop_before(start)

@@ -1,11 +1,11 @@
-"""When queues follow the log: in the loop's next turn where somebody may wait, a moment later where nobody does.
+"""The times at which queues follow the log: the loop's next turn for an awaited message, else after a short delay.
 
     readable moves    a batch was closed, or something was appended
     shown moves       copies were heard of, and readers may see more: far more often than there is something to show
     synced moves      under sync flush: readers see no more than that
 
-To follow costs as much for one message as for fifty. So what is due is done once, however many say so; and while part
-of what was closed together is still held back until it is copied, its rest is waited for.
+A dispatch costs as much for one message as for fifty. So all requests of a turn share one dispatch; and while part of a
+closed batch is invisible because it is not replicated yet, the dispatch waits for the rest.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class DispatchTiming:
         self._delay_s = delay_s
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_due = False
-        #: The call that does it later, if nobody asks before.
+        #: The delayed call, if there was no earlier request.
         self._delayed: asyncio.TimerHandle | None = None
-        #: Somebody may wait for one of the messages that are not in their queues yet.
+        #: A long poll may wait for one of the messages that are not in their queues yet.
         self._may_be_awaited = False
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -38,11 +38,11 @@ class DispatchTiming:
         self._loop = None
 
     def came(self, *, may_be_awaited: bool) -> None:
-        """Messages are in the log that somebody may wait for, or nobody does."""
+        """Note that messages are in the log, and if a long poll may wait for one of them."""
         self._may_be_awaited |= may_be_awaited
 
     def watched(self) -> None:
-        """Somebody begins to wait for a queue: one of those that are in the log already may be for it."""
+        """Note a new long poll: a message that is in the log already may be for its queue."""
         self._may_be_awaited |= self._marks.dispatched.value < self._marks.written.value
 
     def written_moved(self) -> None:
@@ -64,7 +64,7 @@ class DispatchTiming:
 
     @property
     def _is_more_to_come(self) -> bool:
-        """Is part of what was closed together held back, and does nobody wait?"""
+        """Return True if part of a closed batch is still invisible and no long poll may wait for it."""
         return not self._may_be_awaited and self._marks.visible < self._marks.written.value
 
     def later(self, *, delayed: bool = False) -> None:

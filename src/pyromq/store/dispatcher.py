@@ -36,7 +36,7 @@ TakeSpan = Callable[[memoryview, int, int], int]
 
 
 def queue_code(topic: bytes, properties: bytes, store_timestamp_ms: int, delays_ms: tuple[int, ...]) -> int:
-    """What the entry of a record holds beside its place: the tag's hash, or when a delayed message is due."""
+    """Return the third field of a record's entry: the tag's hash, or the due time of a delayed message."""
     found = dict(split_properties(properties))
     level = found.get(b"DELAY", b"")
     if topic == layout.SCHEDULE_TOPIC and level.isdigit() and (number := int(level[:_LEVEL_DIGITS])) > 0:
@@ -46,7 +46,7 @@ def queue_code(topic: bytes, properties: bytes, store_timestamp_ms: int, delays_
 
 
 class Fit(Enum):
-    """How a record that is not the next of its queue fits into it."""
+    """The relation of a record to a queue whose next offset is not the record's."""
 
     NEXT = "its entry is the next one now"
     GAP = "its entry is the next one now, and those of offsets before it are missing"
@@ -77,8 +77,8 @@ def line_up(queue: ConsumeQueue, offset: int, entry: QueueEntry) -> Fit:
 
 
 def _is_last_topic(queue: ConsumeQueue, position: int) -> bool:
-    """Positions grow along a queue. Where its last entry is older than a record of it, a topic was removed and made
-    again since: what is behind belongs to the removed one."""
+    """Return False if the entries after this one belong to a removed topic. Positions grow along a queue: if its last
+    entry is older than one of its records, the topic was removed and created again."""
     last = queue.entry(queue.max_offset - 1)
     return last is None or last.is_blank or last.position >= position
 
@@ -109,11 +109,11 @@ class Dispatcher:
     # --- queues ------------------------------------------------------------------------------------------------------
 
     def dispatch(self, max_bytes: int | None = None) -> bool:
-        """Put what is readable into its queues; True when nothing is left. Raises OSError when the disk is full."""
+        """Put visible records into their queues; True when nothing is left. Raises OSError when the disk is full."""
         return self._follow(self._marks.dispatched, self._dispatch_span, max_bytes)
 
     def _dispatch_span(self, buffer: memoryview, start: int, end: int) -> int:
-        """Until the end, or a blank. Raises OSError only for the first record: what was done before counts."""
+        """Dispatch until the end, or a blank. Raises OSError only for the first record: earlier ones count as done."""
         at = start
         while at < end:
             done = dispatch(buffer, at, end, self._queues.cursors)
@@ -175,7 +175,7 @@ class Dispatcher:
     # --- key index ---------------------------------------------------------------------------------------------------
 
     def index(self, max_bytes: int | None = None) -> bool:
-        """Put what is readable into the key index; True when nothing is left. Raises OSError."""
+        """Put visible records into the key index; True when nothing is left. Raises OSError."""
         if self._index is None:
             self._marks.indexed.advance(max(self._marks.visible, self._marks.indexed.value))
             return True
@@ -184,7 +184,7 @@ class Dispatcher:
     # --- walking the log ---------------------------------------------------------------------------------------------
 
     def _follow(self, mark: Watermark, take: TakeSpan, max_bytes: int | None) -> bool:
-        """Hand the records between a mark and what is shown to `take`, segment by segment, moving the mark along."""
+        """Pass the records between a mark and the visible end to `take`, segment by segment, and move the mark."""
         goal = self._marks.visible
         soon = goal if max_bytes is None else min(goal, mark.value + max_bytes)
         while mark.value < soon:

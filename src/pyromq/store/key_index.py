@@ -104,7 +104,7 @@ else:
 
 
 def keys_of(properties: bytes) -> Iterator[bytes]:
-    """What a message is indexed by: its unique key, then each word of its keys."""
+    """Return the keys of a message: its unique key, then each word of its keys."""
     found = dict(split_properties(properties))
     unique = found.get(b"UNIQ_KEY")
     if unique:
@@ -260,7 +260,7 @@ class KeyIndex:
     def index_span(self, buffer: memoryview, start: int, end: int) -> int:
         """Index the records in `[start, end)`; where it stopped (a blank, or the end).
 
-        Raises OSError only for the first record: what was done before counts.
+        Raises OSError only for the first record: earlier records count as done.
         """
         at = start
         while at < end:
@@ -300,7 +300,7 @@ class KeyIndex:
         if not keys:
             return
         # One file has all keys of a record, so that a file can be built again from a record boundary on. Only a
-        # record with more keys than a whole file holds goes on in the next.
+        # record with more keys than a whole file holds continues in the next.
         file = self._writable_file(min(len(keys), self._entries - 1))
         for key in keys:
             if file.cursor.count >= file.cursor.limit:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class LogCopy:
-    """Writes the bytes of another log. Whoever leads goes on with messages: `end`."""
+    """Writes the bytes of another log. A new leader continues with messages: `end`."""
 
     def __init__(self, store: MessageStore, grew: Callable[[int], None]) -> None:
         self._store = store

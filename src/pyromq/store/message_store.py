@@ -143,9 +143,9 @@ class MessageStore(StoreViews):
     def open(self, *, truncate_at: int | None = None, rebuild: bool = False, hold_back: bool = False) -> RecoveryReport:
         """Lock the directory and recover it. Raises StoreLocked, StoreError, CorruptLog, DiskFull.
 
-        `truncate_at` gives up everything from a position on; `rebuild` throws queues and index away and makes them
-        anew from the log. Neither happens unless asked for. `hold_back`: what readers were not shown before is not
-        shown until the broker says which mark they follow (`marks.limit_visible`, `marks.lift_visible_limit`).
+        `truncate_at` gives up everything from a position on; `rebuild` removes queues and index and derives them again
+        from the log. Both happen only on request. `hold_back`: messages that were not visible before stay invisible
+        until the broker says which mark readers follow (`marks.limit_visible`, `marks.lift_visible_limit`).
         """
         if self._is_closed:
             raise StoreClosed("a store is opened once: make a new MessageStore for the same directory")
@@ -209,7 +209,7 @@ class MessageStore(StoreViews):
     def append(self, drafts: list[Draft]) -> list[AppendedAt]:
         """Append messages in order; where each of them is. They are in the log, not yet durable.
 
-        Raises IllegalMessage (nothing is appended), DiskFull (its `receipts` say what was), StoreFenced, StoreClosed.
+        Raises IllegalMessage (nothing is appended), DiskFull (`receipts` lists the appended), StoreFenced, StoreClosed.
         """
         self._check_writable()
         started = self.clock.monotonic()
@@ -232,7 +232,7 @@ class MessageStore(StoreViews):
 
     @gated
     def append_together(self, drafts: list[Draft]) -> list[AppendedAt]:
-        """The same, all of them or none: a few, that are small beside a segment."""
+        """Append all of them or none. For a few messages that are small compared to a segment."""
         self._check_writable()
         for draft in drafts:
             if queue_key(draft.topic, draft.queue_id) not in self.queues.cursors:
@@ -364,7 +364,7 @@ class MessageStore(StoreViews):
 
     @property
     def is_fenced(self) -> bool:
-        """Whether a write was not confirmed: nothing is acknowledged any more."""
+        """Return True if a write was not confirmed: nothing is acknowledged any more."""
         return self._fenced is not None
 
     def check_presence(self) -> None:
@@ -388,12 +388,12 @@ class MessageStore(StoreViews):
         if self.marks.synced.value >= receipt.end:
             return
         if self._loop is None:
-            self.flush()  # nobody flushes beside us
+            self.flush()  # without a loop there is no flusher
         else:
             self.flusher.wake()
             await self.marks.synced.wait(receipt.end)
 
-    # --- what runs beside --------------------------------------------------------------------------------------------
+    # --- background work ---------------------------------------------------------------------------------------------
 
     @gated
     def dispatch(self) -> None:
@@ -405,7 +405,7 @@ class MessageStore(StoreViews):
             raise DiskFull(f"queue entries cannot be written: {what_to_do(self._blocked)}")
 
     def _try_dispatch(self) -> bool:
-        """False when the disk is full: the log has everything, and a later attempt goes on where this one stopped."""
+        """False when the disk is full: the log has everything, and a later attempt continues at the same record."""
         try:
             self.dispatcher.dispatch()
             self.timing.dispatched()
@@ -440,7 +440,7 @@ class MessageStore(StoreViews):
     async def running(self, *, truncate_at: int | None = None, hold_back: bool = False) -> AsyncIterator[MessageStore]:
         """Open, and keep flushing, dispatching, cleaning and moving the recover point until the block ends; then close.
 
-        When the store is fenced, whoever waits gets StoreFenced, and so does the block's end.
+        Every waiter gets StoreFenced when the store is fenced, and so does the block's end.
         """
         self._loop = asyncio.get_running_loop()
         self.timing.start(self._loop)
@@ -466,25 +466,25 @@ class MessageStore(StoreViews):
     async def remove_topic(self, topic: str, agreed: Callable[[], bool] = lambda: True) -> bool:
         """Forget a topic's queues and remove their files. Its messages stay in the log until their time is over.
 
-        `agreed` is called in the very turn in which the queues go: what was appended before belongs to the topic that
-        goes, what is appended later to a new one. When it says no, nothing happens, and False is returned. On return
-        the topic does not come back by a crash. Raises DiskFull, StoreFenced, and NotNow while there are messages that
-        are not visible yet.
+        `agreed` is called in the turn of the loop that removes the queues: earlier messages belong to the removed
+        topic, later ones to a new topic. If it returns False, nothing happens, and False is returned. After the return
+        no crash restores the topic. Raises DiskFull, StoreFenced, and NotNow while there are messages that are not
+        visible yet.
         """
         self._check_open()
         return await self._removal.remove(topic, agreed)
 
     @gated
     def save_recover_point(self) -> None:
-        """Sync the queues and note how far everything is, where nothing does so beside. Raises OSError, StoreFenced."""
+        """Sync the queues and save a recover point. Only without background tasks. Raises OSError, StoreFenced."""
         self._check_open()
         assert not self.points.lock.locked(), "a recover point is being written beside"
         self.points.save()
 
     @gated
     def clean(self) -> None:
-        """Remove what is too old, and decide whether messages are refused, where nothing does so beside. A full disk is
-        no error here."""
+        """Remove expired segments, and decide if messages are refused. Only without background tasks. A full disk is no
+        error here."""
         self._check_open()
         assert not self.points.lock.locked(), "segments are being removed beside"
         try:

@@ -1,4 +1,4 @@
-"""Where everything is in a store directory: RocketMQ's names, and ours beside them."""
+"""The paths in a store directory: RocketMQ's names, and our own."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class StorePaths:
 
     @property
     def log_lock(self) -> Path:
-        """Ours: whoever uses a log that is apart holds this one too."""
+        """Ours: also locked by a process that uses a log outside the store directory."""
         return self._beside_segments / "lock"
 
     @property
@@ -44,7 +44,7 @@ class StorePaths:
         return self._beside_segments / "staging"
 
     def shown(self, path: Path) -> Path:
-        """As people are told of a file: from the root on where it is in the root."""
+        """Return the name of a file for people: relative to the root if it is inside."""
         return path.relative_to(self.root) if path.is_relative_to(self.root) else path
 
     @property

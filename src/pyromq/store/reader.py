@@ -1,6 +1,6 @@
 """The reading half of the store's door: by queue offset, position, message id, key and time.
 
-Answers are views of the log: they copy nothing, and stay valid as long as somebody holds them. A reader never sees past
+Answers are views of the log: they copy nothing, and stay valid while they are referenced. A reader never sees past
 `readable`. The `…_soon` forms have data that left the page cache fetched by a thread first, so that the loop never
 waits for a disk.
 """
@@ -37,12 +37,12 @@ MAX_READ = 1 << 31
 MAX_QUERY_RESULTS = 64
 #: Entries of the index that one query looks at: keys can be made to share a hash.
 MAX_CANDIDATES = 4096
-#: How much of a record whose size is not known yet is fetched from a cold disk.
+#: Bytes fetched from a cold disk for a record of unknown size.
 COLD_LOOK_BYTES = 64 * 1024
 
 
 class StoreReader:
-    """What a store answers. `MessageStore` is one, and adds the writing half."""
+    """The queries of a store. `MessageStore` is one, and adds the writing half."""
 
     log: CommitLog
     queues: QueueTable
@@ -154,7 +154,7 @@ class StoreReader:
         return self.warmth.stretch(position)
 
     def hot_from(self) -> int:
-        """What came in since the start, not long ago, is in memory; what was found on disk may not be."""
+        """Return the position from which records are in memory: recent ones of this process, none found on disk."""
         return max(self.marks.written.value - HOT_BYTES, self.found_below)
 
     def _cold_spans(
@@ -168,7 +168,7 @@ class StoreReader:
         tag_codes: frozenset[int] | None = None,
         **_: Any,
     ) -> Iterator[tuple[Segment, int, int]]:
-        """What a read is about to touch and the system says is not in memory, record by record."""
+        """Return the nonresident spans that a read is about to touch, record by record."""
         queue = self.queue(topic, queue_id)
         if queue is None or not queue.min_offset <= offset:
             return
@@ -184,7 +184,7 @@ class StoreReader:
                 yield from self._cold_span(position, size)
 
     def _unchecked_spans(self, queue: ConsumeQueue, offset: int, hot_from: int) -> Iterator[tuple[Segment, int, int]]:
-        """What a filtered read compares with the log before it passes over entries."""
+        """Return the spans that a filtered read compares with the log before it skips entries."""
         start = max(offset - offset % CHECKED_ENTRIES, queue.min_offset)
         for chunk_at in range(
             start - start % CHECKED_ENTRIES, start + MAX_FRESH_CHECKS * CHECKED_ENTRIES, CHECKED_ENTRIES
@@ -265,7 +265,7 @@ class StoreReader:
         for position in self._candidates(topic, key, begin_ms=begin_ms, end_ms=end_ms):
             if len(found) >= max_messages:
                 break
-            # Keys that share a hash are told apart before anything is checked: a sender can make many of them.
+            # Keys that share a hash are distinguished before anything is checked: a sender can make many of them.
             if self._has_key(position, wanted_topic, wanted, begin_ms, end_ms):
                 with contextlib.suppress(OffsetNotFound):
                     found.append(self.message_at(position))
@@ -318,7 +318,7 @@ class StoreReader:
         return answer
 
     def store_time(self, queue: ConsumeQueue, offset: int) -> int | None:
-        """When the message of an offset was stored; None for a hole."""
+        """Return the store time of the message at an offset; None for a hole."""
         entry = queue.entry(offset)
         segment = self.log.files.find(entry.position) if entry is not None and not entry.is_blank else None
         if entry is None or segment is None:
@@ -331,7 +331,7 @@ class StoreReader:
         return self.offset_at(topic, queue_id, timestamp_ms, upper=upper)
 
     async def earliest_store_time_soon(self, topic: str, queue_id: int) -> int | None:
-        """When the oldest message of a queue was stored; None when there is none. Cold data is fetched first."""
+        """Return the store time of a queue's oldest message; None when there is none. Cold data is fetched first."""
         queue = self.queue(topic, queue_id)
         if queue is None:
             return None

@@ -1,8 +1,8 @@
-"""How long data stays, and what happens when the disk fills up.
+"""The retention of data, and the reaction to a full disk.
 
-The decision is a function of what is seen: ages, how full the disk is, and whether appends are refused already.
-Unexpired data is never given up unless the configuration says so; the store rather stops taking messages, goes on
-serving them, and takes messages again by itself once there is room.
+The decision is a function of its inputs: ages, the usage of the disk, and if appends are refused already. Unexpired
+data is never removed unless the configuration says so; the store rather refuses new messages, continues to serve the
+present ones, and accepts messages again once there is room.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class SegmentAge:
     """A segment that retention may remove, oldest first. The one being written is not among them."""
 
     size: int
-    #: When its newest record was stored, or the file last changed, whichever is later.
+    #: The store time of its newest record, or the file's last change, whichever is later.
     newest_ms: int
 
 
@@ -38,7 +38,7 @@ def newest_ms(stored_ms: int, modified_ms: int, now_ms: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do now."""
+    """The actions due now."""
 
     #: Remove this many of the oldest segments …
     remove: int

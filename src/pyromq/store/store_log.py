@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 from pyromq.store.message_store import MessageStore
 
-#: So much of the log before a damage is shown.
+#: Bytes of the log that are shown before a damage.
 SHOWN_BYTES = 32
 
 
 class InFile(NamedTuple):
-    """Where bytes of the log are in a file: for the kernel to send them itself."""
+    """The place of log bytes in a file, for the operating system's `sendfile`."""
 
     descriptor: int
     offset: int
@@ -47,7 +47,7 @@ class StoreLog:
 
     @property
     def copy_safe(self) -> int:
-        """A copy that promises the disk reports what is on it; another, what the end of the process cannot take."""
+        """Return the position a replica reports: synced under sync flush, else written, which survives the process."""
         marks = self._store.marks
         return marks.synced.value if self._store.config.flush.sync else marks.written.value
 
@@ -59,8 +59,8 @@ class StoreLog:
         return self._store.log_range(position, most)
 
     def in_file(self, position: int) -> InFile | None:
-        """Not what has just come in: a file that is read at its end is read ahead, and the room behind the log would be
-        filled with zeroes again and again. It goes out of the mapping."""
+        """Return the place in the file; None for recent bytes, which are sent from the mapping: reading a file at its
+        end reads ahead, and would fill the preallocated room after the log with zeroes again and again."""
         segment = self._store.log.files.find(position)
         if segment is None or position >= self._store.hot_from():
             return None
@@ -68,7 +68,7 @@ class StoreLog:
         return InFile(descriptor, position - segment.base) if descriptor >= 0 else None
 
     def is_warm(self, position: int, length: int) -> bool:
-        """What has just come in is, without asking the system; of the rest it is asked a stretch at a time."""
+        """Return whether bytes are resident: recent ones are; for others the system is asked, one stretch at a time."""
         store = self._store
         if position >= store.hot_from():
             return True

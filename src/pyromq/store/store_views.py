@@ -30,7 +30,7 @@ class WriteTable(Protocol):
 
 
 class TableFiles(NamedTuple):
-    """Where a broker keeps its small tables."""
+    """The directory of a broker's small tables."""
 
     disk: Disk
     directory: Path
@@ -75,7 +75,7 @@ class StoreViews(StoreReader):
         gauge("pyromq_store_disk_used_ratio", lambda: max(usage.share for usage in self.disk_usage()))
 
     def disk_usage(self) -> tuple[Usage, Usage]:
-        """How full the file systems are: that of the log, and that of everything else. Often they are one."""
+        """The usage of the file systems: that of the log, and that of everything else. Often they are one."""
         return log_place.usage(self.disk, self.paths), self.disk.usage(self.paths.root)
 
     def positions(self) -> Positions:
@@ -124,7 +124,7 @@ class StoreViews(StoreReader):
         return self.marks.written if self.config.transient_pool else self.marks.appended
 
     def log_range(self, position: int, most: int) -> memoryview:
-        """What the log has from a position on, in one segment. Nothing when it ends there. Raises OffsetNotFound."""
+        """Return the log's bytes from a position on, in one segment; empty at its end. Raises OffsetNotFound."""
         end = self.copyable.value
         segment = self.log.files.find(position)
         if segment is None or not self.log.start <= position <= end:

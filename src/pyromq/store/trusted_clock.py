@@ -36,7 +36,7 @@ WARN_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the clocks say at one moment. `uptime_ms` counts suspended time; `boot` names this run of the machine."""
+    """The clocks at one moment. `uptime_ms` counts suspended time; `boot` names this run of the machine."""
 
     wall_ms: int
     uptime_ms: int
@@ -50,13 +50,13 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class ClockState:
-    """What was decided so far. `suspect` is the first reading after a jump."""
+    """The decisions so far. `suspect` is the first reading after a jump."""
 
     anchor: Reading | None = None
     #: The last wall time that was believed.
     seen_ms: int = 0
     suspect: Reading | None = None
-    #: How far ahead of the believed time the wall clock is; 0 while it is believed.
+    #: The lead of the wall clock over the trusted time; 0 while it is trusted.
     ahead_ms: int = 0
 
     @property

@@ -105,7 +105,7 @@ class Positions(NamedTuple):
 
     #: The oldest position that is still in the log.
     log_start: int
-    #: Where the next record goes. An open append batch may have moved `appended` beyond it.
+    #: The position of the next record. An open append batch may have moved `appended` beyond it.
     log_end: int
     appended: int
     synced: int

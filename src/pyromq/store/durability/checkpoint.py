@@ -1,9 +1,9 @@
-"""What survives a stop: RocketMQ's checkpoint page, our recover point, and the abort mark.
+"""The files that survive a stop: RocketMQ's checkpoint page, our recover point, and the abort mark.
 
 - `checkpoint` (4 KiB, RocketMQ's): store times of the last records whose log, queue and index bytes were synced.
   RocketMQ starts its recovery from it, and so do we on a store that RocketMQ wrote.
-- `recoverpoint` (ours; RocketMQ ignores it): the same as exact positions, so that a restart scans only what came
-  after. Two slots written in turn, each with a CRC: a torn write leaves the other.
+- `recoverpoint` (ours; RocketMQ ignores it): the same as exact positions, so that a restart scans only later
+  records. Two slots written alternately, each with a CRC: a torn write leaves the other.
 - `abort` (RocketMQ's): there while a broker runs, holding its pid; found at start, the last stop was not clean.
 """
 
@@ -97,7 +97,7 @@ class RecoverPointFile:
         return point
 
     def damaged_slots(self) -> list[int]:
-        """Where in the file a slot begins that was written and cannot be read."""
+        """Return the position in the file of a slot that was written and cannot be read."""
         data = self._disk.read_bytes(self._path) if self._disk.exists(self._path) else b""
         starts = range(0, min(len(data), 2 * _SLOT_BYTES), _SLOT_BYTES)
         return [at for at in starts if any(data[at : at + _SLOT_BYTES]) and _read_slot(data[at:]) is None]

@@ -25,12 +25,12 @@ from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.log.segmented_file import Segment
 from pyromq.store.watermarks import Watermarks
 
-#: So many turns of the loop without a new message: nobody else is about to send.
+#: After this many turns of the loop without a new message, the flusher expects no more senders.
 QUIET_TURNS = 3
 
 
 class _Pending(NamedTuple):
-    """What to sync: up to where, the time of its last record, and in which files."""
+    """The next sync: its end position, the store time of its last record, and its files."""
 
     target: int
     timestamp_ms: int
@@ -61,7 +61,7 @@ class Flusher:
         self._syncing = Lock()
         self._failure: OSError | None = None
         self._thread: SyncThread | None = None
-        #: How long the last sync took, and how much it made durable.
+        #: The duration of the last sync, and the number of bytes it made durable.
         self._last_seconds = 0.0
         self._last_bytes = 0
         self._seconds = telemetry.histogram("pyromq_store_flush_seconds")
@@ -69,7 +69,7 @@ class Flusher:
         self.last_timestamp_ms = 0
 
     def wake(self) -> None:
-        """Somebody waits, or much has gathered: sync as soon as the last sync is over."""
+        """Sync as soon as the last sync has ended: a sender waits, or many bytes are unsynced."""
         self._wake.set()
 
     def grew(self) -> None:
@@ -119,7 +119,7 @@ class Flusher:
         return thread.sync(files, partial(self._ended, self._clock.monotonic(), pending))
 
     def _ended(self, started: float, pending: _Pending, error: OSError | None) -> None:
-        """Whoever waits is told in the same turn of the loop, before the task that syncs goes on."""
+        """Move the mark in the same turn of the loop, before the sync task continues."""
         self._synced(started, error)
         if error is None:
             self._reached(pending)
@@ -147,9 +147,9 @@ class Flusher:
                 await self._wake.wait()
 
     async def _gather(self) -> None:
-        """Whoever was released by the last sync is likely to send again, at once: wait for them while they come, but no
-        longer than that sync took. One sync for many costs each of them less. While nobody waits, nobody waits for
-        them either."""
+        """Wait for more messages before a sync: senders that the last sync released are likely to send again at once,
+        and one sync for many costs each of them less. Waits at most as long as the last sync took, and not at all if no
+        message is unsynced."""
         marks = self._marks
         waiting = self._log.written_to - marks.synced.value
         if not waiting:
@@ -195,7 +195,7 @@ class Flusher:
                 self._synced(started, error)
 
     def _reached(self, pending: _Pending) -> None:
-        # `sync_now` may have come further meanwhile; and once the store is fenced no success counts any more.
+        # `sync_now` may have synced more in the mean time; and no success counts after the store is fenced.
         synced = self._marks.synced
         if pending.target > synced.value and not synced.has_failed:
             self.last_timestamp_ms = pending.timestamp_ms

@@ -16,7 +16,7 @@ from pyromq.files.disk import Disk, Identity
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.paths import StorePaths
 
-#: How often a running store checks its directory, in seconds.
+#: A running store checks its directory every this many seconds.
 CHECK_SECONDS = 1.0
 
 

@@ -49,7 +49,7 @@ class SyncFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one recover point needs."""
+    """The inputs of one recover point."""
 
     queues: list[tuple[ConsumeQueue, int]]
     index_files: list[IndexFile]

@@ -18,7 +18,7 @@ from pyromq import accelerated
 
 ACCELERATED = accelerated.load("sync")
 
-#: What a sync ended with.
+#: Receives the error of a sync that has ended; None if it succeeded.
 OnEnd = Callable[[OSError | None], None]
 
 #: Files of one sync. The flusher syncs more of them in portions.
@@ -63,8 +63,8 @@ class SyncThread:
         return self._done is None
 
     def finish(self) -> OSError | None:
-        """Wait here for a sync that is under way, because the loop's own thread wants to sync by itself; what it failed
-        with, if it did."""
+        """Block until the running sync ends, because the loop's own thread is about to sync; return the error of that
+        sync, if it failed."""
         if self._done is None:
             return None
         waiting = select.poll()
@@ -87,9 +87,9 @@ class SyncThread:
         outcome: Exception | None = error
         try:
             self._on_end(error)
-        except Exception as problem:  # noqa: BLE001  whoever waits raises it
+        except Exception as problem:  # noqa: BLE001  the waiting caller raises it
             outcome = problem
-        finally:  # also when somebody interrupts us: whoever waits is not left alone
+        finally:  # also after an interrupt: the waiting caller gets an outcome
             if outcome is None:
                 done.set_result(None)
             else:

@@ -2,7 +2,7 @@
 
 Making a segment of 1 GiB or touching a page for the first time would stop everything else; a thread does both ahead of
 the writer. A full disk is remembered, not raised: the writer hears of it only when it really needs the room, and the
-attempt is repeated then, so that writing goes on by itself once there is room again.
+attempt is repeated then, so that writing continues without help once there is room again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RETRY_SECONDS = 1.0
 
 
 class Runner(Protocol):
-    """Whoever runs work beside the store's own thread: a thread pool, or a test that runs it at once."""
+    """Runs work in the background: a thread pool, or a test that runs it at once."""
 
     def submit(self, work: Callable[[], Result], /) -> Future[Result]: ...
 

@@ -2,7 +2,7 @@
 
     closed      no writer; the log ends where its mark says
     open        a writer appends to memory; some of its messages are not in the log's files
-    committed   everything that the writer appended is in the log's files, and may be acknowledged; the writer goes on
+    committed   everything that the writer appended is in the log's files, and may be acknowledged; the writer continues
 
 `open` starts a batch, the end of each turn of the event loop commits it, and `close` hands its messages to the queues:
 after at most 20 ms, or as soon as another method of the store needs the log as it is. Under sync flush the end of a
@@ -76,7 +76,7 @@ class AppendBatch:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opened_at = clock.monotonic()
         self._last_count = 0
-        #: How long this batch stays open, in seconds.
+        #: The time this batch stays open, in seconds.
         self.open_s = MIN_OPEN_SECONDS
         self._is_in_turn = False
         self._close_is_scheduled = False
@@ -120,7 +120,7 @@ class AppendBatch:
 
     def _close_scheduled(self) -> None:
         self._close_is_scheduled = False
-        with contextlib.suppress(StoreFenced):  # the marks have failed: all who wait are told
+        with contextlib.suppress(StoreFenced):  # the marks have failed, and with them every waiter
             self._close_soon()
 
     def begin_turn(self) -> None:

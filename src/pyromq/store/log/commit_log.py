@@ -3,8 +3,8 @@
 Format: records (see `records.layout`), then in each full segment a blank that fills the rest. A record never crosses
 a segment's end, so every segment begins with one.
 
-Crash policy: what was appended is in the page cache (or, with the transient pool, in this process's memory until it
-is committed) and becomes durable when the flusher syncs it. `recovery` finds the end again and cuts a torn tail.
+Crash policy: appended bytes are in the page cache (or, with the transient pool, in this process's memory until it
+is committed) and becomes durable when the flusher syncs it. `log_recovery` finds the end again and cuts a torn tail.
 
 One writer, no locks: only the thread that owns the store may call this.
 """
@@ -240,7 +240,7 @@ class CommitLog:
     def append_copy(self, data: memoryview, last_timestamp_ms: int) -> None:
         """Append bytes of another log as they are: whole records, checked before, and what ends its segments.
 
-        Raises DiskFull, OSError: what was written before counts, up to `end`.
+        Raises DiskFull, OSError: bytes written before the error count, up to `end`.
         """
         self.last_timestamp_ms = max(last_timestamp_ms, self.last_timestamp_ms)
         while data:
@@ -258,8 +258,8 @@ class CommitLog:
             self._allocator.look_ahead(segment, self.end - segment.base, warms=False)
 
     def begin_copy_at(self, position: int) -> None:
-        """An empty log is to begin elsewhere. A file without records, left by a start, goes: what is left of a run has
-        no gaps. Raises OSError."""
+        """Begin an empty log at another position. Removes a file without records, left by a start, because the files of
+        a log have no gaps. Raises OSError."""
         assert self.end in (0, self.start) or not self.files.segments, "only an empty log can begin elsewhere"
         self._allocator.discard()
         self._current, self._buffer = None, memoryview(b"")
@@ -267,7 +267,7 @@ class CommitLog:
         self.start_writing_at(position, 0)
 
     def end_copying(self) -> None:
-        """What follows are messages. Where the copy ends with its segment, they begin in the next one."""
+        """Switch from copied bytes to messages. If the copy ends with its segment, they begin in the next one."""
         if self._current is not None and self.end == self._current.end:
             self._current.file.let_pages_grow()
             self._current, self._buffer = None, memoryview(b"")
@@ -284,7 +284,7 @@ class CommitLog:
         return following
 
     def _believe(self, draft: Draft, receipt: AppendedAt, cursors: dict[bytes, QueueCursor]) -> None:
-        """An error came in the middle of a batch: what has a receipt is in the log, and the next goes behind it."""
+        """Count a message with a receipt after an error in the middle of a batch: the next message follows it."""
         self.end = max(self.end, receipt.end)
         if layout.has_queue_offset(draft.storage_flags):
             cursors[queue_key(draft.topic, draft.queue_id)].next_append = receipt.queue_offset + 1
@@ -305,7 +305,7 @@ class CommitLog:
         self._current, self._buffer = following, buffer
 
     def _buffer_of(self, segment: Segment, offset: int) -> memoryview:
-        """Where the records of a segment are written. Raises DiskFull when there is no memory for it."""
+        """Return the buffer for the records of a segment. Raises DiskFull when there is no memory for it."""
         segment.file.keep_pages_small()
         if self._pool is None:
             return segment.buffer

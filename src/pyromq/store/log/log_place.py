@@ -1,7 +1,7 @@
 """A log that is not in the store directory: what keeps it from being lost sight of, or used twice.
 
 A store notes where its log is (`logdirectory` in its root), so that tools find it, and so that a start that looks for
-it elsewhere is refused instead of beginning a new log. Whoever uses such a log holds a lock in its directory as well.
+it elsewhere is refused instead of beginning a new log. A process that uses such a log also locks its directory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pyromq.store.paths import StorePaths
 
 
 def remembered(disk: Disk, paths: StorePaths) -> Path | None:
-    """Where the log was at the last start; None: in the usual directory, or there was no start."""
+    """Return the log's directory at the last start; None if it was the usual one, or there was no start."""
     text = disk.read_bytes(paths.log_pointer).removesuffix(b"\n") if disk.exists(paths.log_pointer) else b""
     return Path(os.fsdecode(text)) if text else None
 
@@ -81,5 +81,5 @@ def _is_file(disk: Disk, path: Path) -> bool:
 
 
 def usage(disk: Disk, paths: StorePaths) -> Usage:
-    """How full the file system is that holds the log."""
+    """Return the usage of the file system that holds the log."""
     return disk.usage(paths.commit_log if disk.exists(paths.commit_log) else paths.root)

@@ -1,4 +1,4 @@
-"""Which parts of the log are in memory, as far as somebody looked lately.
+"""The resident parts of the log, as of the last look at each.
 
 The system is asked for a stretch at a time, and its answer is believed for a moment: asking for every read would cost
 more than the read. A stretch that is given up by the system within that moment costs one reader a short wait.
@@ -9,9 +9,9 @@ from __future__ import annotations
 from pyromq.clock import Clock
 from pyromq.store.log.segmented_file import SegmentedFile
 
-#: What is asked for at once: the messages of one read usually lie within it.
+#: The size of a stretch: the messages of one read usually lie within it.
 STRETCH_BYTES = 4 << 20
-#: How long an answer is believed.
+#: An answer stays valid for this many seconds.
 BELIEVED_SECONDS = 1.0
 #: Stretches remembered: a log of some 40 GiB.
 MAX_STRETCHES = 10_000
@@ -33,7 +33,7 @@ class Warmth:
         if not self._is_warm(start, now):
             return None
         end = start + STRETCH_BYTES
-        # What begins near the end of one stretch goes on in the next.
+        # A read that begins near the end of one stretch continues in the next.
         return start, end + STRETCH_BYTES if self._is_warm(end, now) else end
 
     def _is_warm(self, start: int, now: float) -> bool:

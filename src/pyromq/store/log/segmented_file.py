@@ -1,7 +1,7 @@
 """One long run of bytes kept in files of equal length, each named by the position of its first byte.
 
 Used for the commit log and for every consume queue. Files are mapped when they are first looked at. Removing a file
-takes it from the run and from the directory; whoever still holds a view of its bytes keeps them.
+takes it from the run and from the directory; a view of its bytes stays valid.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ class SegmentedFile:
 
     def forget_first(self) -> Segment:
         """Take the oldest file out of the run. The caller removes it from the directory."""
-        self.buffers = self.buffers[1:]  # whoever has them with the run's start can go on with both
+        self.buffers = self.buffers[1:]  # a reader that has the old list and the run's start can still use both
         return self.segments.pop(0)
 
     def remove_first(self) -> None:

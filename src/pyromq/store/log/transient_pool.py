@@ -1,7 +1,7 @@
 """The transient pool: records gathered in anonymous memory, and committed to the page cache in batches.
 
 A writer that shares the page cache with heavy readers or a busy disk can wait long for a single page; anonymous memory
-never makes it wait. The price: a process that is killed loses what was gathered and not yet committed (with the
+never makes it wait. The price: a process that is killed loses the records that are not yet committed (with the
 default settings at most the last 200 ms), where the mapped path loses nothing. A send that waits for the disk
 (`flush.sync`) is acknowledged after its commit and sync, so nothing acknowledged is lost there.
 

@@ -12,7 +12,7 @@ _BLOCK = bytes(64 * 1024)
 
 
 def zero(buffer: memoryview, start: int, end: int) -> None:
-    """Zero what is not zero: pages that were never written stay without a block."""
+    """Zero all nonzero bytes: pages that were never written stay without a block."""
     for at in range(start, end, len(_BLOCK)):
         stop = min(at + len(_BLOCK), end)
         if bytes(buffer[at:stop]) != _BLOCK[: stop - at]:

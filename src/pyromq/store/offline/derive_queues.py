@@ -1,8 +1,8 @@
-"""What the consume queues must hold, derived from the log alone: for those who check queues, or make them anew.
+"""The consume queues' entries, derived from the log alone: for checks of queues, and for their repair.
 
-Records are handed over in the log's order, from any one on. Their entries are made by the functions that a broker fills
-its queues with, gathered in chunks of one queue each, and given to whoever derives from this (`complete`). A record
-that does not have the next offset of its queue is told of (`jump`): what that means is not decided here.
+Records are passed in the log's order, from any one on. Their entries are made by the functions with which a broker
+fills its queues, collected in chunks of one queue each, and passed to the subclass (`complete`). A record that does
+not have the next offset of its queue is reported (`jump`): its meaning is not decided here.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Queue = TypeVar("Queue", bound=DerivedQueue)
 
 
 class QueueDeriver(Generic[Queue]):
-    """Goes along the log. Whoever derives from it says what becomes of the entries."""
+    """Goes along the log. A subclass uses the entries."""
 
     def __init__(self, delays_ms: tuple[int, ...]) -> None:
         self._delays_ms = delays_ms
@@ -62,7 +62,7 @@ class QueueDeriver(Generic[Queue]):
         raise NotImplementedError
 
     def jump(self, queue: Queue, offset: int, position: int) -> None:
-        """The log does not go on with the next offset of a queue: complete what is there, and aim at the new one."""
+        """Handle a jump over offsets of a queue: complete the present chunk, and begin one at the new offset."""
         raise NotImplementedError
 
     def in_no_queue(self, topic: bytes, number: int, offset: int, position: int) -> None:

@@ -1,4 +1,4 @@
-"""What is in a store directory, for people and tools. Reads only: no lock is taken and no byte changes.
+"""The contents of a store directory, for people and tools. Reads only: no lock is taken and no byte changes.
 
 Works on a directory that a broker is using as well as on a cold one. Of a running broker it shows a moment that may
 be over already: everything is looked at once, and the end of the log first.
@@ -41,10 +41,10 @@ def detect(
     index_slots: int | None = None,
     index_entries: int | None = None,
 ) -> StoreConfig:
-    """The sizes a store was written with, from the lengths of its files. Raises StoreError for what is no store.
+    """Return the sizes a store was written with, from the lengths of its files. Raises StoreError if it is no store.
 
-    A store that we have written tells where its log is. The length of an index file does not tell slots from entries,
-    but what is in it does. Where that is nothing, or damaged, and the length is not the usual one, say both.
+    Our stores note the directory of their log. The length of an index file does not tell slots from entries, but its
+    contents do. If it is empty or damaged, and has not the usual length, give both.
     """
     disk = disk or OsDisk(StorePaths(root).staging)
     try:
@@ -131,7 +131,7 @@ def index_sizes_of(file: MappedFile) -> tuple[int, int] | None:
 
 
 class _Chains:
-    """The chains of an index file, if it had so many slots."""
+    """Return the chains of an index file, if it had this many slots."""
 
     #: Entries that are looked at, at most.
     SAMPLE = 2000
@@ -207,7 +207,7 @@ class Refusal:
 
 
 def find_run(disk: Disk, directory: Path, file_bytes: int) -> tuple[list[Segment], list[FileProblem]]:
-    """The files of a run that can be read, oldest first, and what is wrong with the others."""
+    """Return the readable files of a run, oldest first, and the faults of the others."""
     segments: list[Segment] = []
     problems: list[FileProblem] = []
     for name in run_names(disk, directory):
@@ -296,11 +296,11 @@ def without_unused(segments: list[Segment]) -> list[Segment]:
 
 
 def stored_ms(segment: Segment, position: int) -> int | None:
-    """When the record at a position was stored; None when none is there."""
+    """Return the store time of the record at a position; None when none is there."""
     return record.stored_at_ms(segment.buffer, position - segment.base, segment.size)
 
 
-# --- what is shown -----------------------------------------------------------------------------------------------
+# --- the results -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,11 +308,11 @@ class LogView:
     start: int
     end: int
     segment_bytes: int
-    #: Where it is, if that is not the usual directory.
+    #: Its directory, if that is not the usual one.
     apart: Path | None
     segments: list[SegmentView]
     last_message_ms: int | None
-    #: What follows the end and is no record, as a start would say it; None: nothing.
+    #: The bytes after the end that are no record, in the words of a start; None if there are none.
     behind_the_end: str | None
 
 
@@ -372,7 +372,7 @@ class FileView:
 @dataclass(frozen=True, slots=True)
 class StoreView:
     root: Path
-    #: The process that has the store open now: its pid, 0 when the system does not know it, None: nobody.
+    #: The pid of the process that has the store open; 0 if the system does not know it, None if the store is not open.
     lock_holder: int | None
     #: The last broker stopped in order (no abort mark), or there never was one.
     clean: bool

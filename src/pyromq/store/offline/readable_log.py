@@ -1,12 +1,12 @@
-"""What of a store directory may be read by somebody who is not its broker: a backup, an archive, a check.
+"""The part of a store that processes other than its broker may read: a backup, an archive, a check.
 
     log = readable_log(Path("/data/store"))
     log.start, log.end          every record between them is whole and stays
     log.segments                the files that hold them, oldest first
 
-Reads only, takes no lock, and may be asked of a store that a broker is using. There the end is what the broker has made
-durable and noted: a record behind it may still be taken back by a crash. A store that nobody uses is read to the end
-that its next start finds. A log that a start would refuse is refused here too, with the same words.
+Reads only, takes no lock, and works on a store that a broker is using. There the end is the synced position that the
+broker has noted: a crash may still take back a later record. A store that is not in use is read to the end that its
+next start finds. A log that a start would refuse is refused here too, with the same words.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pyromq.store.recovery import log_recovery
 
 #: A broker that runs may remove old files while we look: then we look again, so often.
 LOOKS = 3
-#: Where a time is looked for, so many bytes are passed at once, if the last record in them is old enough.
+#: A search for a time skips this many bytes at once, if the last record in them is old enough.
 LOOK_BYTES = 256 << 10
 
 
@@ -68,7 +68,7 @@ class ReadableLog:
 def readable_log(
     root: Path, *, commit_log: Path | None = None, disk: Disk | None = None, is_mine: bool = False
 ) -> ReadableLog:
-    """What may be read of the log of a store. `is_mine`: whoever asks holds its lock, and nobody writes.
+    """Return the readable part of a store's log. `is_mine`: the caller holds its lock, and no process writes.
 
     Raises StoreError, CorruptLog, OSError.
     """
@@ -119,7 +119,7 @@ class _Look:
         return ReadableLog(self._paths.root, self._config.segment_bytes, used, start, max(end, start), live)
 
     def _cold_end(self, files: SegmentedFile, point: RecoverPoint | None, checkpoint: Checkpoint) -> int:
-        """Where the next start finds it; a log that ends below what was synced is damaged. Raises CorruptLog."""
+        """Return the end that the next start finds. Raises CorruptLog if it is below the synced mark."""
         clean = not AbortMark(self._disk, self._paths.abort).is_set()
         start = log_recovery.scan_start(files, point, checkpoint, clean=clean)
         found = log_recovery.find_log_end(files, start, self._config.recovery_threads)
@@ -128,7 +128,7 @@ class _Look:
         return found.end
 
     def _live_end(self, files: SegmentedFile, point: RecoverPoint | None, checkpoint: Checkpoint) -> int:
-        """What the broker has noted to be durable: we note positions, RocketMQ notes the time of the last record."""
+        """Return the end that the broker noted as synced: we note positions, RocketMQ the time of the last record."""
         if point is None:
             return end_by_time(files, checkpoint.log_ms)
         if files.segments and point.synced > files.end:
@@ -141,7 +141,7 @@ class _Look:
 
 
 def _first_stretch(segments: list[Segment]) -> list[Segment]:
-    """The oldest files that have no gap between them: behind one that a start goes on with there is nothing."""
+    """Return the oldest files without a gap between them: a start finds nothing after a gap."""
     end = next((n for n in range(1, len(segments)) if segments[n - 1].end != segments[n].base), len(segments))
     return segments[:end]
 

@@ -1,11 +1,11 @@
 """Checks everything in a store directory against everything else. Reads only: no lock is taken, no byte changes.
 
     the log      every record, and the blank that ends each segment; no file missing     `verify_log`
-    the queues   every entry is the one that the log asks for, and none is nobody's      `verify_queues`
+    the queues   every entry is the one that the log asks for, and none is without one    `verify_queues`
     the index    every entry belongs to a record and to its chain; every key is found    `verify_index`
     the rest     recover point, checkpoint and the tables under `config/` can be read    here
 
-What is damaged is an error. What the next start puts right by itself is a note: a torn tail behind the synced mark,
+Damage is an error. A fault that the next start repairs is a note: a torn tail after the synced mark,
 entries that were not written yet when a broker was killed, an index file that was never finished.
 
 Segments are checked on threads, a few ahead; queues and index are compared with them here, in the log's order.
@@ -40,7 +40,7 @@ from pyromq.store.recovery import log_recovery
 
 __all__ = ["Finding", "Severity", "Verification", "VerifyReport", "bytes_and_messages_from", "verify"]
 
-#: Records are compared so many bytes at a time.
+#: Records are compared this many bytes at a time.
 SLICE = 8 << 20
 
 #: `(done, total)` in bytes, called on the thread that verifies.
@@ -58,7 +58,7 @@ def verify(
     progress: Progress | None = None,
     max_findings: int = MAX_FINDINGS,
 ) -> VerifyReport:
-    """Check a store. Raises StoreError for what is no store, OSError when it cannot be read."""
+    """Check a store. Raises StoreError if it is no store, OSError when it cannot be read."""
     disk = disk or OsDisk(StorePaths(root).staging)
     clock = clock or SystemClock()
     config = config or detect(root, disk=disk)
@@ -72,7 +72,7 @@ def verify(
 
 
 def bytes_and_messages_from(config: StoreConfig, position: int, *, disk: Disk | None = None) -> tuple[int, int]:
-    """What a store has from a position on: how much would be given up by cutting it there."""
+    """Return the bytes and messages of a store from a position on: the loss if it is cut there."""
     paths = StorePaths.of(config)
     disk = disk or OsDisk(paths.staging)
     last = messages = 0
@@ -91,7 +91,7 @@ def bytes_and_messages_from(config: StoreConfig, position: int, *, disk: Disk | 
 class Verification:
     """One check of a store, in steps: each segment in the log's order (`joined`), the one where it ends, `finish`.
 
-    `run` does them all here. Whoever checks segments elsewhere calls the steps, and tells what was found there.
+    `run` does them all here. A caller that checks segments elsewhere calls the steps with the results.
     """
 
     def __init__(

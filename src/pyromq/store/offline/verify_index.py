@@ -118,7 +118,7 @@ class IndexCheck:
         self._entries = self._read_all()
         #: The entry that was read last, when it is still to be looked at.
         self._put_back: list[_Entry] = []
-        #: Where the entry that was read last is.
+        #: The place of the entry that was read last.
         self._file: IndexFileView | None = None
         self._number = 0
         self._begin_ms = 0
@@ -305,7 +305,7 @@ class IndexCheck:
         return any(file.find(wanted, position) for file in reversed(self._files))
 
     def finish(self) -> None:
-        """What is left are entries for which there is no record."""
+        """Report the remaining entries: there is no record for them."""
         for entry in chain(self._put_back, self._entries):
             if not self._log.is_lost(entry[1]) and entry[0] not in self._log.hashes_at(entry[1]):
                 self._report_wrong(entry)

@@ -1,8 +1,8 @@
 """Checks the log: every record (lengths, magic, position, CRC) and the blank that ends each segment.
 
-A segment is walked on its own, on any thread. Behind a damaged record the walk goes on where the next one
-begins; behind what must be whole, the first that is no record is where the log ends. What is bad is remembered: what
-points there from a queue or the index cannot be checked. Nothing is reported here, a `Walk` tells what was found.
+A segment is walked on its own, on any thread. After a damaged record the walk continues at the next one; after the
+synced mark, the first bytes that are no record end the log. Bad ranges are remembered: entries of a queue or
+the index that point there cannot be checked. Nothing is reported here, a `Walk` has the findings.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Walk:
     good: list[tuple[int, int]] = field(default_factory=list)
     bad: list[tuple[int, int, str]] = field(default_factory=list)
     records: int = 0
-    #: How far the scan is, for the progress.
+    #: The position of the scan, for the progress.
     reached: int = 0
     #: The log ends in this segment, here …
     end: int | None = None
@@ -71,11 +71,11 @@ class LogWalker:
 
     @staticmethod
     def _scan(walk: Walk, start: int) -> Scan:
-        """In slices, so that somebody can see how far it is. Where nothing was ever written, nothing is looked at."""
+        """Scan in slices, so that the progress is visible. Ranges that were never written are skipped."""
         segment, at, limit, timestamp_ms = walk.segment, start, 0, 0
         data_end = segment.data_end(start)
         while at < data_end:
-            # What is no record in a part may be one in the whole.
+            # A record that a slice cuts off may be whole in the segment.
             limit = segment.size if limit > at else min(at + SCAN_SLICE, data_end)
             found = scan(segment.buffer, at, limit, segment.base, True)
             walk.records += found.records
@@ -109,7 +109,7 @@ class LogWalker:
 
 
 def _next_record(segment: Segment, at: int) -> int:
-    """Where the log goes on behind a damaged record; the segment's end when nothing more is found."""
+    """Return the position of the next record after a damaged one; the segment's end when nothing more is found."""
     data_end = segment.data_end(at)
     if at >= data_end:
         return segment.size
@@ -147,7 +147,7 @@ def _may_begin(segment: Segment, at: int) -> bool:
 
 
 class Log:
-    """The segments by position, and what is known to be bad in them."""
+    """The segments by position, and their known bad ranges."""
 
     def __init__(self, segments: list[Segment], file_bytes: int) -> None:
         self._file_bytes = file_bytes

@@ -1,8 +1,8 @@
 """Checks the queues: every entry is the one that the log asks for at that offset (place, size, tag code or due time).
 
-Every record of a queue has its entry, and there are none before, between or behind that are nobody's. What the queues
-must hold is derived from the log by the functions that write them, chunk by chunk, and compared in bulk; only where
-bytes differ is each entry looked at. Entries that the next start writes or cuts off by itself are notes.
+Every record of a queue has its entry, and every entry has its record. The expected entries are derived from the log
+by the functions that write them, chunk by chunk, and compared in bulk; only where bytes differ is each entry compared.
+Entries that the next start writes or cuts off are notes.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ LOOK_AT_ONCE = 65536
 
 
 class Run(NamedTuple):
-    """Entries of a queue without a gap, and what was found when they were compared."""
+    """Entries of a queue without a gap, and the findings of their comparison."""
 
     first: int
     end: int
-    #: Where the record of the first one is.
+    #: The position of the first one's record.
     position: int
     #: Entries that a start writes again.
     late: int = 0
@@ -50,7 +50,7 @@ class CheckedQueue(DerivedQueue):
         for problem in problems:
             report.error(problem.path, problem.position, problem.what)
         self.segments = {segment.base: segment for segment in segments}
-        #: Behind what was ever written to a file, when it was last looked at.
+        #: The end of the data in each file, at the last look.
         self._data_ends: dict[int, int] = {}
         #: Entries that a start writes again.
         self.late = 0

@@ -1,6 +1,6 @@
-"""What a check of a store reports: findings, each with its place, and counts of what was looked at.
+"""The report of a check of a store: findings, each with its place, and counts.
 
-Findings are kept in the order they were met, the first so many of them; all are counted.
+Findings are kept in order, up to a maximum number; all are counted.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ MAX_FINDINGS = 1000
 
 
 class Severity(Enum):
-    #: The next start puts it right by itself.
+    #: The next start repairs it.
     NOTE = "note"
-    #: Bytes are not what was written.
+    #: Bytes differ from the written ones.
     ERROR = "error"
 
 
@@ -34,7 +34,7 @@ class Finding(NamedTuple):
 
 @dataclass(slots=True)
 class VerifyReport:
-    """What was looked at and what was found."""
+    """The counts and findings of a check."""
 
     root: Path
     log_directory: Path
@@ -46,7 +46,7 @@ class VerifyReport:
     queue_entries: int = 0
     index_files: int = 0
     index_entries: int = 0
-    #: A broker has the store open: what it writes meanwhile is not looked at.
+    #: A broker has the store open: its new messages are not checked.
     live: bool = False
     errors: int = 0
     notes: int = 0

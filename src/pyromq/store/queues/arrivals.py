@@ -1,6 +1,6 @@
-"""Who waits for a queue to grow. Told by the dispatcher as it writes entries: nobody looks at queues again and again.
+"""Watches on the growth of queues. The dispatcher reports arrivals as it writes entries: there is no polling.
 
-A watch is good for one arrival. It costs nothing while nothing arrives, and the queues that nobody watches pay nothing.
+A watch is good for one arrival. It costs nothing while nothing arrives, and an unwatched queue costs nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ OnArrival = Callable[[list[tuple[str, int]]], None]
 
 
 class Arrivals:
-    """Watches on queues, and whom to tell."""
+    """Watches on queues, and their listeners."""
 
     def __init__(self, queues: QueueTable) -> None:
         self._queues = queues
@@ -23,11 +23,11 @@ class Arrivals:
         #: Watched before their first message.
         self._not_there: dict[bytes, tuple[str, int]] = {}
         self._listeners: list[OnArrival] = []
-        #: Told of every watch: what it waits for may be on its way already.
+        #: Called for every watch: its message may be in the log already.
         self.watched: Callable[[], None] = lambda: None
 
     def listen(self, on_arrival: OnArrival) -> None:
-        """Be told of all watched queues that grew, whoever watches them. It must return quickly, and not raise."""
+        """Call this for all watched queues that grew, of all watchers. It must return quickly, and not raise."""
         self._listeners.append(on_arrival)
 
     def watch(self, topic: str, queue_id: int) -> None:

@@ -4,7 +4,7 @@ Format: `consumequeue/<topic>/<queue>/<first byte>`, files of a fixed number of 
 of queue offset n is at byte 20·n of the whole run. A queue whose oldest messages are gone begins in the middle of a
 file; the entries before are blanks (position 0, size 2³¹−1), as RocketMQ writes them.
 
-Crash policy: a cache. Everything in it is derived from the log; recovery cuts it back to what was synced, and
+Crash policy: a cache. Everything in it is derived from the log; recovery cuts it back to the synced entries, and
 the dispatcher writes the rest again. Files have no checksum: entries that this process did not write itself are checked
 against the record that they point to.
 """
@@ -139,7 +139,7 @@ class ConsumeQueue:
     # --- repair ------------------------------------------------------------------------------------------------------
 
     def suspect(self) -> None:
-        """Let nobody read it, nor be told that its first messages are gone, until it has been derived again."""
+        """Block all readers, and do not report its first messages as removed, until it has been derived again."""
         self.is_suspect = True
         self.min_offset = 0
 
@@ -239,7 +239,7 @@ class ConsumeQueue:
         self.let_go()
 
     def let_go(self) -> None:
-        """Be an empty queue from now on: the files are somebody else's, and close when their last reader is done."""
+        """Become an empty queue: the files have another owner, and close when their last reader is done."""
         self.files.segments = []
         self.files.buffers = []
         self.cursor = QueueCursor()
@@ -270,7 +270,7 @@ class ConsumeQueue:
         return entry is not None and (entry.is_blank or is_good(offset, entry))
 
     def written_from(self, offset: int) -> Iterator[QueueEntry]:
-        """What is written there from an offset on, whatever it is."""
+        """Return all nonzero entries from an offset on, valid or not."""
         for segment in self.files.segments:
             start = max(offset * ENTRY.size - segment.base, 0)
             end = last_nonzero(segment.buffer, start, segment.data_end(start)) if start < segment.size else start
@@ -300,7 +300,7 @@ class ConsumeQueue:
             self.cursor.put(0, BLANK_SIZE, 0)
 
     def resume_at(self, offset: int) -> None:
-        """Nothing is written from an offset on, and what is below it was synced: go on there."""
+        """Continue at an offset: nothing is written from there on, and the entries below are synced."""
         self.cursor.next_dispatch = self.cursor.next_append = offset
         self.found_below = self._synced_to = offset
 

@@ -26,7 +26,7 @@ _NO_BUFFER = memoryview(b"")
 
 
 class ReadableQueueCursor:
-    """Where the next message of a queue goes.
+    """The position of the next message of a queue.
 
     `next_append` is the offset that the next appended message gets; `next_dispatch` the offset of the next entry
     to be written; `next_dispatch ≤ next_append`. Entries from `first` on lie in `buffer`, and those below `limit`
@@ -63,12 +63,12 @@ class ReadableQueueCursor:
 
 
 def queue_key(topic: bytes, queue_id: int) -> bytes:
-    """What a queue is looked up by."""
+    """Return the key of a queue."""
     return topic + queue_id.to_bytes(4, "big")
 
 
 class Filled(NamedTuple):
-    """What `append_drafts` did: drafts taken, and where in the buffer it stopped."""
+    """The result of `append_drafts`: the number of drafts taken, and the end in the buffer."""
 
     taken: int
     offset: int
@@ -107,7 +107,7 @@ def append_drafts_readable(
 
 
 class Dispatched(NamedTuple):
-    """What `dispatch` did: where it stopped, how many records it took, store time of the last record seen."""
+    """The result of `dispatch`: its end, the number of records, and the store time of the last record seen."""
 
     offset: int
     records: int

@@ -1,7 +1,7 @@
 """Reading a queue: from entries to views of the records, with the tag filter applied to the entries.
 
-What this process wrote it trusts; what it found on disk when it started is checked against the log as it is read: the
-record's place, its checksum, and that the entry is really the record's.
+Entries that this process wrote are trusted; those found on disk at the start are checked against the log as they are
+read: the record's position, its checksum, and that the entry is the record's.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ReadStatus(Enum):
 
 @dataclass(slots=True)
 class ReadResult:
-    """What a read found. The views stay valid as long as somebody holds them, also when retention removes the file."""
+    """The result of a read. The views stay valid while they are referenced, also when retention removes the file."""
 
     status: ReadStatus
     next_offset: int
@@ -50,7 +50,7 @@ class ReadResult:
         return sum(map(len, self.records))
 
 
-#: How many entries a filtered read looks at before it answers: one request must not hold up the others.
+#: A filtered read looks at this many entries at most: one request must not delay the others.
 MAX_ENTRIES_LOOKED_AT = 16_000
 
 
@@ -147,7 +147,7 @@ def read_queue(
         assert segment is not None, f"queue {queue.id} has no file for offset {at}"
         first = segment.base // ENTRY.size
         end = min(last, segment.end // ENTRY.size)
-        is_found = at < queue.found_below  # an entry that was on disk may point at anything, also at what is new
+        is_found = at < queue.found_below  # an entry that was on disk may point anywhere, also at new records
         if is_found:
             end = min(end, queue.found_below)
             if tag_codes is not None:
@@ -237,7 +237,7 @@ def _step_over(log: CommitLog, queue: ConsumeQueue, offset: int, readable: int) 
         at = entry.position - segment.base
         spans = record.spans_of(segment.buffer, at, segment.size)
         if not isinstance(spans, str) and layout.queue_offset_of(segment.buffer, at) == offset:
-            log.record_at(entry.position, readable)  # the entry is right: raises what is wrong with the record
+            log.record_at(entry.position, readable)  # the entry is right: raises the fault of the record
     raise _damaged(queue, offset)
 
 

@@ -2,7 +2,7 @@
 
 A queue is suspected when a start misses files of it or finds other first offsets than the recover point says, when the
 check of its files after a start finds an entry that is not the log's, or when a reader does. Readers of a suspected
-queue wait, or are told to try again; every other queue serves on.
+queue wait, or get an error that asks them to retry; every other queue is served.
 
 One pass over the log derives the entries of all queues and writes those that differ, in place, a slice a turn of the
 loop. The ends of the queues are never touched: they decide which offsets new messages get, and a start that does not
@@ -35,9 +35,9 @@ log = logging.getLogger("pyromq.store")
 
 #: Derive at most this much of the log in one turn of the loop.
 SLICE_BYTES = 1 << 20
-#: Entries checked by the thread between two looks at whether the store goes on.
+#: Entries checked by the thread between two checks for a stop of the store.
 CHECK_ENTRIES = 256
-#: After a pass, the next one for the same damage comes no sooner: one that does not help must not run again and again.
+#: The least time between two passes for the same damage: a pass that does not help must not run in a loop.
 PASS_SECONDS = 60.0
 #: And after one that found nothing to write: then the log itself is damaged.
 VAIN_PASS_SECONDS = 3600.0
@@ -49,7 +49,7 @@ _BLANK = ENTRY.pack(0, BLANK_SIZE, 0)
 
 
 class _Mended(DerivedQueue):
-    """A queue as the log has it, beside the one that is served."""
+    """A queue derived from the log, to compare with the served one."""
 
     def __init__(self, file_bytes: int, live: ConsumeQueue | None) -> None:
         super().__init__(file_bytes)
@@ -65,7 +65,7 @@ class QueueMender(QueueDeriver[_Mended]):
         self._files = commit_log.files
         self._table = table
         self.goal = goal
-        #: Where each queue ended when the pass began.
+        #: The end of each queue when the pass began.
         self._ends = {queue: queue.max_offset for queue in table}
         self.position = int(commit_log.start)
         #: Entries that were written.
@@ -90,7 +90,7 @@ class QueueMender(QueueDeriver[_Mended]):
             return
         is_blank = found.stop is Stop.BLANK and at + layout.BLANK.unpack_from(segment.buffer, at)[0] == segment.size
         if not is_blank:
-            # What a queue says of these records may be right: its entries stay as they are, and readers get an error.
+            # The queue's entries for these records may be right: they stay, and readers get an error.
             self.damaged_segments += 1
             log.error("queues cannot be derived from position %d to %d: no record", segment.base + at, segment.end)
         self.position = segment.end
@@ -224,8 +224,8 @@ class QueueRepair:
         self._finish(mender)
 
     async def run(self, executor: Executor, writing: asyncio.Lock) -> None:
-        """Check the files that were found, and mend what is suspected, until cancelled. `writing` is held while entries
-        are written: a recover point must not pass over them."""
+        """Check the files found at the start, and repair suspected queues, until cancelled. `writing` is held while
+        entries are written: a recover point must not pass over them."""
         await self._check_files(executor)
         while True:
             await self._wanted.wait()

@@ -79,7 +79,7 @@ class QueueTable:
 
     def take_topic(self, topic: bytes, aside: Path) -> None:
         """Forget a topic's queues, and move their files elsewhere at once: a topic of the same name begins in a new
-        directory, which nobody who removes the old files can touch. Raises OSError; then nothing has changed."""
+        directory, which the removal of the old files cannot touch. Raises OSError; then nothing has changed."""
         directory = self._directory / topic.decode("utf-8", "surrogateescape")
         with contextlib.suppress(FileNotFoundError):
             self._disk.move_tree(directory, aside)
@@ -89,7 +89,7 @@ class QueueTable:
             queue.let_go()
 
     def sync_removals(self) -> None:
-        """Make sure that no crash brings back what was taken. May run on another thread. Raises OSError."""
+        """Sync the removals, so that no crash restores a removed topic. May run on another thread. Raises OSError."""
         for directory in list(self._moved):
             self._disk.sync_name(directory)
             self._moved.discard(directory)

@@ -1,8 +1,8 @@
 """From files on disk to a log that ends where its last whole record does. Runs once, before the store serves.
 
-What may be cut and what may not: behind the synced mark of the recover point a crash can leave anything, so the log is
-cut at the first record that is not whole. Below the mark everything was on the disk: a bad record there is
-damage, never a torn tail, and the store refuses to start and says where, until somebody decides.
+A crash can leave any bytes after the synced mark of the recover point, so the log is cut at the first record there that
+is not whole. Below the mark everything was on the disk: a bad record there is damage, never a torn tail, and the
+store refuses to start and names the position, until an operator decides.
 
 Recovering twice gives the same bytes: a cut leaves zeroes, and an intact store is not touched.
 """
@@ -25,7 +25,7 @@ from pyromq.store.log.segmented_file import Segment, SegmentedFile
 from pyromq.store.log.zeroes import last_nonzero, zero
 from pyromq.store.queues.consume_queue import ConsumeQueue, QueueEntry
 
-#: RocketMQ's margin: its checkpoint times may run ahead of what was synced by this much.
+#: RocketMQ's margin: its checkpoint times may be this much ahead of the synced records.
 CHECKPOINT_MARGIN_MS = 3000
 #: Of a torn tail, keep at most this much for people to look at.
 MAX_CUT_KEPT = 64 << 20
@@ -33,7 +33,7 @@ MAX_CUT_KEPT = 64 << 20
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """What was found and done, for the log line and for `pyromq store recover`."""
+    """The findings and actions of a recovery, for the log line and for `pyromq store recover`."""
 
     clean: bool = False
     scanned_from: int = 0
@@ -47,17 +47,17 @@ class RecoveryReport:
 
 
 class LogEnd(NamedTuple):
-    """Where the log ends, and why there."""
+    """The end of the log, and the reason for it."""
 
     end: int
     records: int
     last_timestamp_ms: int
-    #: None: it simply ends. Else what is wrong with the bytes that follow.
+    #: The fault of the bytes that follow; None if nothing follows.
     damage: str | None
 
 
 def scan_start(files: SegmentedFile, point: RecoverPoint | None, checkpoint: Checkpoint, *, clean: bool) -> int:
-    """Where to begin to look for the end of the log: always at a record boundary."""
+    """Return the position at which the search for the log's end begins: always a record boundary."""
     if point is not None:
         if not files.segments and point.log_start >= point.synced:
             return point.synced  # a copy that was to begin there, and has no byte yet
@@ -159,10 +159,10 @@ def refuse_damage(files: SegmentedFile, found: LogEnd, synced: int) -> None:
 
 
 def cut_log(files: SegmentedFile, end: int, keep_in: Path, *, keep_all: bool = False) -> tuple[int, Path | None]:
-    """Leave nothing but zeroes behind the end: a stale record there could come back to life after the next crash.
+    """Leave nothing but zeroes after the end: a stale record there could become valid after the next crash.
 
-    How many bytes were cut, and the file in `keep_in` that has them now (the first of them, if several do). Of a torn
-    tail a part is enough to look at; with `keep_all` nothing is lost.
+    Returns the number of bytes cut, and the file in `keep_in` that has them now (the first of several). Of a torn tail
+    only a part is kept, for people; with `keep_all` nothing is lost.
     """
     cut = 0
     kept: Path | None = None
@@ -208,9 +208,9 @@ def _free_name(disk: Disk, directory: Path, name: str, data: bytes) -> Path:
 def cut_queue(files: SegmentedFile, queue: ConsumeQueue, start: int, *, trust: bool) -> int | None:
     """Keep the entries of records below `start`; the dispatcher writes the others again.
 
-    Without `trust` an entry counts only if the log agrees: a crash may leave any subset of what was not synced.
-    None: all is well. A number: among what was cut are entries of records below `start`, which were synced, so the
-    queue is damaged; offsets below the number belong to messages that are no longer in the log.
+    Without `trust` an entry counts only if the log agrees: a crash may leave any subset of the unsynced entries.
+    Returns None if all is well. A number means that entries of records below `start`, which were synced, were cut: the
+    queue is damaged, and offsets below the number belong to messages that are no longer in the log.
     """
 
     def is_good(offset: int, entry: QueueEntry) -> bool:

@@ -1,6 +1,6 @@
 """Directories in the place of queue or index files, and files in the place of their directories: moved away at a start.
 
-Queues and index are derived from the log, so a start goes on without what it cannot read, and derives it again. A file
+Queues and index are derived from the log, so a start ignores unreadable files, and derives them again. A file
 that is damaged is removed; a directory may hold anything, so it is kept:
 
     quarantine/1/consumequeue/orders/0/00000000000000000000

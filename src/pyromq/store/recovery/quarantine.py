@@ -1,6 +1,6 @@
 """A log that cannot be continued is put aside: moved as it is, with a note of what it was, never thrown away.
 
-A copy whose primary no longer has what follows begins anew; what it had may be nobody else's. The store must be closed.
+A copy whose primary no longer has the next bytes starts over; its log may be the only one. The store must be closed.
 Everything that belongs to the old log goes with it: its queues and index name positions that the new one gives others.
 
     aside/00000000000012345678-1/commitlog, consumequeue, index, checkpoint, recoverpoint, why.json
@@ -28,9 +28,9 @@ NOTE = "why.json"
 
 
 def put_log_aside(disk: Disk, paths: StorePaths, clock: Clock, *, end: int, why: str) -> Path | None:
-    """Where it is now; None when there was no log. Raises StoreLocked, StoreError, OSError.
+    """Move the log away and return its new place; None when there was no log. Raises StoreLocked, StoreError, OSError.
 
-    `end` is where the log ended: the name of the place, for people.
+    `end` is the end of the log: the name of the place, for people.
     """
     with log_place.lock(disk, paths):
         names = run_names(disk, paths.commit_log)
@@ -52,7 +52,7 @@ def put_log_aside(disk: Disk, paths: StorePaths, clock: Clock, *, end: int, why:
                 disk.remove_tree(place)  # nothing was moved: no attempt on a full disk leaves anything
             raise
         disk.sync_name(place / paths.commit_log.name / names[0])
-        disk.replace_bytes(place / NOTE, text)  # and with it the names of everything beside it are durable
+        disk.replace_bytes(place / NOTE, text)  # this also makes the other names in the directory durable
     log.warning("the log up to %d was put aside, in %s: %s", end, place, why)
     return place
 
@@ -65,7 +65,7 @@ def _free_place(disk: Disk, directory: Path, end: int) -> Path:
 
 
 def _move(disk: Disk, paths: StorePaths, place: Path) -> None:
-    """What is derived from the log goes first: a start that finds a log without it builds it again."""
+    """Move files derived from the log first: a start that finds a log without them builds them again."""
     for path in (paths.recover_point, paths.checkpoint):
         if disk.exists(path):
             disk.replace_bytes(place / path.name, disk.read_bytes(path))

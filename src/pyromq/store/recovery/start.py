@@ -1,9 +1,9 @@
 """Starting on a directory: the steps from files to a store that serves, in order.
 
-1. find the files of the log, and where its last whole record ends (`recovery` decides how)
-2. refuse to go on when that is below what was synced; otherwise cut what follows
-3. cut the queues back to what is sure, and dispatch the rest again
-   (asked to hold back, it leaves the queues as they were: who knows what readers may see will say so)
+1. find the files of the log, and the end of its last whole record (`log_recovery` decides how)
+2. refuse to continue when that is below the synced mark; otherwise cut the rest
+3. cut the queues back to the certain entries, and dispatch the rest again
+   (with `hold_back`, the queues stay as they were until the broker says which messages are visible)
 4. keep the index files that were synced whole; the rest is indexed later, while the store serves
 """
 
@@ -90,7 +90,7 @@ class Start:
     def _give_up_from(
         self, position: int, found: LogEnd, point: RecoverPoint | None
     ) -> tuple[RecoverPoint | None, LogEnd]:
-        """Somebody decided to lose what follows a position: it must be where a record begins, or would."""
+        """Give up everything from a position on, by an operator's decision: it must be a record boundary."""
         files = self.log.files
         is_inside = files.start <= position < found.end
         if position != found.end and not (is_inside and log_recovery.is_boundary(files, position)):
@@ -140,7 +140,7 @@ class Start:
     # --- queues and index --------------------------------------------------------------------------------------------
 
     def _hold_back(self, position: int) -> None:
-        """Readers see what the queues had when the store was last known: not what has come since."""
+        """Show readers only the entries that the queues had at the last recover point, and no later ones."""
         for queue in self.queues:
             queue.hide(position)
         self.marks.dispatched.reset(position)
@@ -215,7 +215,7 @@ class Start:
         return not self.dispatcher.gaps or start == self.log.start
 
     def _check_whole_log(self, end: int) -> None:
-        """Queues are about to be built from parts of the log that nobody looked at yet. Raises CorruptLog."""
+        """Check the parts of the log that no scan has read yet and that queues are built from. Raises CorruptLog."""
         found = log_recovery.find_log_end(self.log.files, self.log.start, self.threads)
         log_recovery.refuse_damage(self.log.files, found, end)
 
@@ -229,7 +229,7 @@ class Start:
             index.load()
 
     def _recover_index(self, point: RecoverPoint | None, end: int, *, clean: bool, rebuild: bool) -> int:
-        """Keep what was synced whole; from where the rest is to be indexed."""
+        """Keep the synced index files; return the position from which the rest is indexed."""
         start: int = self.log.start
         if self.index is not None:
             self._load_index(self.index)

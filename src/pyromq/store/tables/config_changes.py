@@ -21,7 +21,7 @@ from pyromq.files.disk import Disk
 from pyromq.files.json_checks import decode_checked, encode_checked
 from pyromq.model.json_form import JsonObject, an_object, expect
 
-#: Changes in one file, which is written anew for each save until it has so many.
+#: Changes in one file, which is written again for each save until it has this many.
 PER_FILE = 256
 #: Smaller tables are written as a whole.
 FROM_ENTRIES = 1000

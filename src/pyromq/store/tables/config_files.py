@@ -224,11 +224,11 @@ class GroupTable(_Configs[GroupConfig]):
 
     @property
     def forbidden(self) -> Mapping[str, Json]:
-        """By group, then topic: RocketMQ's bits of what is forbidden."""
+        """By group, then topic: RocketMQ's bits of forbidden operations."""
         return dict(self._rest.get(self.FORBIDDEN) or {})
 
     def forbid(self, group: str, topic: str, bits: int) -> None:
-        """Set what is forbidden to a group in a topic; 0: nothing."""
+        """Set the forbidden operations of a group in a topic; 0 forbids nothing."""
         with self._lock:
             of_group = {**(self.forbidden.get(group) or {}), topic: bits}
             table = {**self.forbidden, group: {name: kept for name, kept in of_group.items() if kept}}

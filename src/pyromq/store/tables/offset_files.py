@@ -31,7 +31,7 @@ log = logging.getLogger("pyromq.store")
 
 
 def _check_offset(queue: int, offset: int) -> None:
-    # What came in could never be read again, and would stop every later save.
+    # Such a value could never be read again, and would stop every later save.
     try:
         COUNT(queue)
         OFFSET(offset)
@@ -99,7 +99,7 @@ class ConsumerOffsets(Table[dict[str, dict[int, int]]]):
 
     @classmethod
     def places_in(cls, document: JsonObject) -> dict[tuple[str, str], dict[int, int]]:
-        """What another broker's table says, by topic and group. Raises WrongShape."""
+        """Return the contents of another broker's table, by topic and group. Raises WrongShape."""
         table = an_object(document.get(cls.TABLE, {}))
         pairs = ((_split_pair(key), offsets) for key, offsets in table.items())
         return {pair: _read_offsets(an_object(offsets)) for pair, offsets in pairs if pair is not None}
@@ -254,7 +254,7 @@ class ConsumerOffsets(Table[dict[str, dict[int, int]]]):
         for key, offsets in content.items():
             pair = _split_pair(key)
             mine = self._unpaired.setdefault(key, {}) if pair is None else self._offsets.setdefault(pair, {})
-            for queue, offset in offsets.items():  # what was committed since is newer than the file
+            for queue, offset in offsets.items():  # offsets committed since are newer than the file
                 _advance(mine, queue, offset)
 
     def _table(self) -> JsonObject:

@@ -1,4 +1,4 @@
-"""What the tables of `config/*.json` have in common: a lock, a data version, unknown fields; see `files.json_file`."""
+"""The common parts of the tables of `config/*.json`: a lock, a data version, unknown fields; see `files.json_file`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Content = TypeVar("Content")
 
 
 class Table(Generic[Content]):
-    """What the tables share: a file, a version, the fields we do not know, and saving only what changed."""
+    """A table with a file, a version, and preserved unknown fields; only changes are saved."""
 
     FILE: ClassVar[str]
     #: The field that holds the table. A file without it is damaged, not empty.
@@ -101,7 +101,7 @@ class Table(Generic[Content]):
         return {key: value for key, value in document.items() if key not in known}
 
     def renew(self) -> None:
-        """Count as changed, although nothing in the table is: what is said of it elsewhere has changed."""
+        """Count as changed although no entry is, because related data elsewhere has changed."""
         with self._lock:
             self._new_version()
             self._changed = True

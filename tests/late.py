@@ -1,10 +1,10 @@
 """Tests that ran out of time, told apart from tests that saw something wrong.
 
 On a machine that does several things at once a second can pass between two lines. `make test` runs jobs side by side,
-and what ran out of time there again at the end, alone, several times: there it has to pass. A test that fails for any
-other reason has failed. So whatever a test claims about how long something takes ends in a TimeoutError: by
-`asyncio.timeout`, a process that is not waited for any longer, `in_time` or `before`. (That is an OSError, too: whoever
-catches these must not have a claim inside.)
+and repeats those that ran out of time at the end, alone, several times: there they have to pass. A test that fails for
+any other reason has failed. So every claim of a test about a duration ends in a TimeoutError: by `asyncio.timeout`, a
+process that is not waited for any longer, `in_time` or `before`. (That is an OSError, too: a block that catches these
+must not have a claim inside.)
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-#: Where `scripts/run_tests.py` wants to read which tests failed, and how: `late` or `failed`, a space, and the test.
+#: The file in which `scripts/run_tests.py` reads the failed tests: `late` or `failed`, a space, and the test.
 SAYS_IN = "PYROMQ_TEST_FAILURES"
 LATE, FAILED = "late", "failed"
 

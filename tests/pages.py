@@ -48,7 +48,7 @@ BLOCKS = blocks()
 
 
 def run(command: list[str], directory: Path, **environment: str) -> str:
-    """What it prints. Fails, with that, when it fails."""
+    """Return the command's output; if it fails, fail with that output."""
     path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         command,
@@ -65,7 +65,7 @@ def run(command: list[str], directory: Path, **environment: str) -> str:
     return output
 
 
-#: Where a reader's own broker is, after `pyromq up`.
+#: The address of a reader's own broker, after `pyromq up`.
 USUAL_ADDRESS = "localhost:9876"
 
 
@@ -86,7 +86,7 @@ def files_of(page: Path) -> dict[str, str]:
     return {name[1]: text for text, name in found.items() if name}
 
 
-#: Commands that run until they are told to stop, and what they say when they serve.
+#: Commands that run until they are stopped, and the line they print when they serve.
 SERVERS = ("up", "nameserver", "broker")
 READY = b"PyroMQ is up"
 
@@ -115,7 +115,7 @@ class Desk:
         self.pyromq = [sys.executable, "-c", LAUNCH, self.name_server]
 
     def do(self, command: str) -> None:
-        """What a reader would see is not looked at, only that it works."""
+        """Run a command of a page and check that it succeeds, not its output."""
         words = shlex.split(command, comments=True)
         environment: dict[str, str] = {}
         while "=" in words[0]:

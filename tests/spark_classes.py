@@ -20,7 +20,7 @@ SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def archive() -> Path | None:
-    """Where the classes of this Spark on this Java are or would be; None where one of them is missing."""
+    """Return the path of the class archive of this Spark on this Java; None if one of them is missing."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=f"{home}/bin" if home else None)
     try:

@@ -1,4 +1,4 @@
-"""The benchmarks: what they read is what was said, their verdicts follow from their samples, and they run."""
+"""The benchmarks: they read the reported figures, their verdicts follow from their samples, and they run."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_a_selection_starts_only_what_it_needs() -> None:
     assert all(loads.selected(only) for only in loads.SELECTIONS if only != "start")
 
 
-# --- The client beside its peers: what workers say -----------------------------------------------------------------
+# --- The client and its peers: workers' reports --------------------------------------------------------------------
 
 WINDOW, LATENCY = (next(line for line in contestants.LINES if line.key == key) for key in ("window", "latency"))
 
@@ -243,7 +243,7 @@ def test_a_worker_that_dies_is_a_failure_that_shows_its_words() -> None:
         worker.result()
 
 
-# --- The client beside its peers: verdicts -------------------------------------------------------------------------
+# --- The client and its peers: verdicts ----------------------------------------------------------------------------
 
 
 def test_ratios_are_to_ours_and_medians_decide() -> None:

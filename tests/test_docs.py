@@ -28,7 +28,7 @@ PAGES_WITH_COMMANDS = sorted({block.page for block in BLOCKS if commands_in(bloc
 
 @pytest.fixture(scope="module")
 def name_servers() -> Iterator[str]:
-    """What `pyromq up` would have started, for all examples that need one."""
+    """The servers of `pyromq up`, for all examples that need them."""
     with pyromq.testing.broker() as mq:
         yield mq.name_servers
 

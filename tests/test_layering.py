@@ -22,7 +22,7 @@ LAYERS = [
     {"store", "net"},
     {"replication", "backup"},
     {"nameserver", "controller", "broker", "proxy", "accel"},
-    # The package itself is the front door: whoever comes in there may go to every room.
+    # The package itself re-exports the public names, so it may import every layer.
     {"client", "admin", "cli", "demo", "dashboard", "spark", "sync", "testing", "__main__", ""},
 ]
 LAYER_OF = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}

@@ -39,7 +39,7 @@ def compiled_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if COMPILER is None:
         pytest.skip("there is no C compiler here")
     directory = tmp_path_factory.mktemp("compiled")
-    compiler = directory / "cc"  # nobody runs what it makes: no need for that to be fast
+    compiler = directory / "cc"  # the result is never run, so it need not be fast
     compiler.write_text(f'#!/bin/sh\nexec {COMPILER} "$@" -O0\n', encoding="utf-8")
     compiler.chmod(0o755)
     return build_wheel(directory, CC=str(compiler))

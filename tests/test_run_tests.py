@@ -1,4 +1,4 @@
-"""What `make test` makes of tests that fail, and of those that only ran out of time."""
+"""`make test` with tests that fail, and with tests that only ran out of time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import late
 from pages import ROOT
 
 RUNNER = runpy.run_path(str(ROOT / "scripts" / "run_tests.py"))
-#: What whoever runs these tests wants of them is not meant for those that they run.
+#: Options of the run that executes these tests must not reach the runs they start.
 ALONE = {"PYTHONPATH": str(ROOT / "tests"), "PYTEST_ADDOPTS": ""}
 CONFTEST = "from late import register\n\n\ndef pytest_configure(config):\n    register(config)\n"
 
@@ -92,7 +92,7 @@ def test_whatever_ran_out_of_time_is_told_from_what_is_wrong(folder: Path) -> No
 
 
 def ends_of(capsys: pytest.CaptureFixture[str], *jobs: Any) -> tuple[list[str], str]:
-    """The jobs that failed, and what was printed."""
+    """Return the failed jobs, and the output."""
 
     async def story() -> list[Any]:
         pool = RUNNER["Pool"]()

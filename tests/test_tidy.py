@@ -1,4 +1,4 @@
-"""Ratchets: small rules that keep the tree readable. What is over a limit is named here, and may only shrink."""
+"""Ratchets: small rules that keep the tree readable. Exceptions to a limit are named here, and may only shrink."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TEXT = {".md", ".py", ".pyi", ".pyx", ".pxd", ".toml", ".sh", ".java", ".xml", "
 
 #: Built from pieces, so that this file does not hold what it looks for.
 UNFINISHED = re.compile("|".join(["TO" + "DO", "FIX" + "ME", "HA" + "CK"]))
-#: Directories of somebody's machine.
+#: Directories of a developer's machine.
 WORKPLACE = re.compile(r"(?<![\w.~/$}])/(?:work|home|root|Users|mnt|builds?)/\w")
 ISSUE_NUMBER = re.compile(r"(?:(?<![\w&/#])#\d{1,5}\b|\b(?:issue|ticket|PR|MR|task)[ -]?#?\d+\b)", re.IGNORECASE)
 ADDRESS = re.compile(r"https?://([\w.-]+)")
@@ -130,7 +130,7 @@ def test_the_patterns_find_what_they_look_for() -> None:
 
 
 def test_the_public_names() -> None:
-    """What `pyromq` itself offers. A change here is a change for users."""
+    """The public names of `pyromq`. A change here is a change for users."""
     assert set(pyromq.__all__) == {
         "Admin", "BatchOptions", "ClientOptions", "ConsumeFrom", "Credentials", "DeadLetter", "Decision",
         "Handling", "Hook", "Message", "MessageQueue", "Producer", "PullConsumer", "PushConsumer", "ReceivedMessage",

@@ -1,4 +1,4 @@
-"""What brokers say of their copies becomes values, and strange figures harm nobody."""
+"""Brokers' replication figures become values; invalid figures raise nothing."""
 
 from __future__ import annotations
 

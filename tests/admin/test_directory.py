@@ -1,4 +1,4 @@
-"""Who is asked, and what happens when they do not answer. The network is a table here."""
+"""Which servers the directory asks, and its behaviour if they do not answer. A table replaces the network."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROUTE = TopicRoute((QueueData("a", 4, 4, 6), QueueData("b", 4, 4, 6)), tuple(BRO
 
 
 class Net:
-    """What answers at each address; who is not there does not answer."""
+    """The answer of each address; an unknown address does not answer."""
 
     def __init__(self, **at: PyroMQError | None) -> None:
         self.at = at

@@ -1,4 +1,4 @@
-"""Who leads next, and what is said of it, told as cases that an operator meets. No network."""
+"""The choice of the next leader and its explanation, as cases that an operator meets. No network."""
 
 from __future__ import annotations
 

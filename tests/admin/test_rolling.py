@@ -23,7 +23,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Cluster:
-    """What name servers and brokers would say. What is done is written down; a restarted broker misses some rounds."""
+    """Scripted name servers and brokers. Records each action; a restarted broker misses some rounds."""
 
     def __init__(self, *members: BrokerStatus) -> None:
         self.by_address = {one.address: one for one in members}

@@ -1,4 +1,4 @@
-"""Who may copy a log."""
+"""The hosts that may copy a log."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ serverChannelMaxIdleTimeSeconds = 60
 """
 
 
-#: What a file must say so that nothing needs a warning.
+#: The least content of a file that loads without a warning.
 QUIET = "storePathRootDir=/s\nautoCreateTopicEnable=false\n"
 
 

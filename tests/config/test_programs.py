@@ -1,4 +1,4 @@
-"""Settings of a broker and a name server say what is wrong with them."""
+"""Invalid settings of a broker and a name server are refused with the reason."""
 
 from __future__ import annotations
 

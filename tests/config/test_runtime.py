@@ -1,4 +1,4 @@
-"""What may be changed over the network, what may not, and what a broker says about itself."""
+"""Settings that may change over the network, settings that may not, and the settings a broker reports."""
 
 from __future__ import annotations
 

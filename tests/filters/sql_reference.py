@@ -71,7 +71,7 @@ def quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-# --- What is refused -----------------------------------------------------------------------------
+# --- Refused expressions ---------------------------------------------------------------------------
 
 CONDITIONS = {"or", "and", "=", "<>", "is null", "is not null", ">", ">=", "<", "<=", "between", "text", "in", "not"}
 
@@ -98,7 +98,7 @@ def may_be_ordered(node: Node) -> bool:
 
 
 def refused(node: Node) -> bool:
-    """Whether the whole or any part of it is something RocketMQ does not compile."""
+    """Return True if RocketMQ does not compile the expression or a part of it."""
     return not serves_as_condition(node) or _part_refused(node)
 
 

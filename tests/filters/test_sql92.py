@@ -1,4 +1,4 @@
-"""SQL92 expressions as stories: what matches, what does not, what is refused and with which words."""
+"""SQL92 expressions as stories: matches, mismatches, and refusals with their messages."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_does_not_match(text: str) -> None:
         ("missing = 1 OR TRUE", True),
         ("missing = 1 OR FALSE", None),
         ("FALSE AND missing = 1", False),
-        ("1 = missing", False),  # on the right, what is missing is something else
+        ("1 = missing", False),  # a missing property on the right is not equal
         ("1 <> missing", True),
         ("missing = absent", True),
         ("missing IS NULL", True),
@@ -137,7 +137,7 @@ def test_unknown_is_neither_true_nor_false(text: str, outcome: bool | None) -> N
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("a > 5", "7.5"),  # beside an integer, an integer is read
+        ("a > 5", "7.5"),  # compared with an integer, the property is read as an integer
         ("a > 5", "3000000000"),  # of 32 bits
         ("a > 5", " 7"),
         ("a > 5", "seven"),

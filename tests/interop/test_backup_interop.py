@@ -97,7 +97,7 @@ def test_a_store_that_apache_wrote_is_backed_up_while_it_runs_and_served_by_us(t
 
 
 def test_apache_serves_queues_and_keys_that_a_rebuild_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cleanly stopped, so that Apache believes what it finds, and builds nothing by itself."""
+    """Cleanly stopped, so that Apache trusts the files and rebuilds nothing."""
     stay_here(monkeypatch, rebuild_job)
     root = tmp_path / "store"
     ours.write(root, range(COUNT))
@@ -141,7 +141,7 @@ def test_apaches_master_is_backed_up_over_its_stream_and_never_takes_that_for_a_
             assert first.manifest.records >= 1000
             backup = LiveBackup(broker, target)
             following = asyncio.get_running_loop().create_task(backup.follow(1.0))
-            while backup.report is None:  # noqa: ASYNC110  it tells nobody
+            while backup.report is None:  # noqa: ASYNC110  it has no event
                 await asyncio.sleep(0.05)
             async with Producer(apache.namesrv_address, group="producers", attempts=1) as producer:
                 await not_acknowledged(producer, bodies[1000:1003])

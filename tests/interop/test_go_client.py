@@ -1,4 +1,4 @@
-"""What the official Go client does, against our servers: each test is one story that a user could live through.
+"""The official Go client against our servers: each test is one story that a user could live through.
 
 With PYROMQ_INTEROP_AGAINST=apache the same stories run against Apache's servers, where they must hold as well.
 """
@@ -47,7 +47,7 @@ CONSUMER_CONNECTIONS = 203
 RESET_OFFSET = 222
 RUNNING_INFO = 307
 CONSUME_DIRECTLY = 309
-#: How long a story waits for what must not come.
+#: Time without an event after which a story takes it as absent.
 QUIET_S = 0.5
 PRODUCER = "producer"
 CONSUMER = "consumer"
@@ -332,7 +332,7 @@ def test_two_consumers_share_the_queues_until_one_leaves(story: Story) -> None:
 
 def test_where_a_killed_consumer_stopped_another_goes_on(story: Story, tmp_path: Path) -> None:
     old, new = ([f"{age} {number}" for number in range(200)] for age in ("old", "new"))
-    diary = tmp_path / "diary"  # what it took until it died
+    diary = tmp_path / "diary"  # the messages it took until it died
     with GoClient(story.cluster.namesrv_address) as doomed:
         doomed.ask(
             "consumer", name=CONSUMER, group=story.group, topic=story.topic, slowMs=20, pullBatch=8, diary=str(diary)
@@ -626,7 +626,7 @@ def test_the_broker_asks_a_consumer_for_administrators(story: Story) -> None:
     hears_exactly(story.go, CONSUMER, ["0", "0"])
 
 
-@pytest.mark.slow  # when told of another offset, this client does nothing for ten seconds
+@pytest.mark.slow  # after a reset of its offset, this client does nothing for ten seconds
 def test_a_live_consumer_is_set_back_in_time(story: Story) -> None:
     story.listen()
     story.go.send(PRODUCER, story.messages(8))
@@ -656,7 +656,7 @@ def test_nothing_acknowledged_is_lost_when_the_broker_restarts_under_load(story:
     until(lambda: len(story.go.ask("acknowledged", name="loaded")) >= before + 200, "the load goes on")
     acknowledged = story.go.ask("stop load", name="loaded")
 
-    # Another one goes on, because this client waits half a minute for the answers that died with the broker.
+    # Another client continues, because this one waits half a minute for the answers that died with the broker.
     heard_early = {*bodies(story.go.listener("early")["heard"])}
     story.go.ask("stop", name="early")
     until(lambda: story.topic in story.go.ask("topics"), "the name server knows the topic again")

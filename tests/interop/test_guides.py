@@ -17,7 +17,7 @@ from pages import BLOCKS, Block
 
 pytestmark = pytest.mark.interop
 
-#: What the pages call the name server.
+#: The name server's address in the pages.
 ADDRESS = "127.0.0.1:9876"
 SECONDS = 120
 

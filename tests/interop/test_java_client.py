@@ -1,4 +1,4 @@
-"""The official Java producer, unmodified: every way to send, what is refused, and finding messages again."""
+"""The official Java producer, unmodified: every way to send, refused messages, and queries of messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.interop
 
 #: The broker's largest body, and the client's too.
 LIMIT = 4 << 20
-#: What a message's sysFlag says about it.
+#: The compression bits of a message's sysFlag.
 ALGORITHMS = {"LZ4": 1 << 8, "ZSTD": 2 << 8, "ZLIB": 3 << 8}
 
 
@@ -133,7 +133,7 @@ def test_a_big_body_travels_compressed(java: JavaClient, topic: str, algorithm: 
     assert stored["sysFlag"] == ALGORITHMS[algorithm]  # the client takes the bit "compressed" away with the compression
 
 
-# --- What is refused -------------------------------------------------------------------------------
+# --- Refused messages ------------------------------------------------------------------------------
 
 
 def test_the_largest_body_is_accepted_and_one_byte_more_refused(java: JavaClient, topic: str) -> None:
@@ -181,7 +181,7 @@ def test_a_topic_without_read_permission_gives_no_message(java: JavaClient, topi
 
 @pytest.fixture(scope="module")
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaClient]:
-    """A broker that makes neither topics nor groups by itself, and filters by tags only."""
+    """A broker that creates neither topics nor groups automatically, and filters by tags only."""
     conf = {
         **CONF,
         "autoCreateTopicEnable": "false",

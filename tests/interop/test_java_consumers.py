@@ -160,7 +160,7 @@ def test_two_consumers_share_the_queues_and_one_inherits_them(java: JavaClient, 
         assert numbers(one.received(0) + two.received(0)) == list(range(80))
 
         two.close()
-        # It is told at once: its own look around would come only after 20 s.
+        # The broker notifies it at once: its own rebalance would come only after 20 s.
         eventually(one.owned, lambda owned: owned == all_queues, patience_s=10)
         before = len(one.received(0))
         send(java, numbered(topic, 16))

@@ -1,4 +1,4 @@
-"""The official Java client, unmodified: delayed messages, failed ones that come back, and dead letters."""
+"""The official Java client, unmodified: delayed messages, redelivery of failed ones, and dead letters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from interop.support.java_client import JavaClient, bodies, eventually, everythi
 pytestmark = pytest.mark.interop
 
 LEVEL_MS = {1: 1_000, 2: 5_000}
-#: How late a delayed message may come on a busy machine.
+#: The greatest delay of a delayed message on a busy machine.
 LATE_MS = 3_000
 
 
@@ -69,7 +69,7 @@ def prepare(java: JavaClient, topic: str, group: str, queues: int = 4) -> None:
 
 
 def dead_letters(java: JavaClient, group: str, count: int) -> list[Line]:
-    """What lies in the group's dead-letter topic, pulled from its only queue."""
+    """Return the messages of the group's dead-letter topic, pulled from its only queue."""
     dead = f"%DLQ%{group}"
     with java.pull(f"undertaker-{group}") as undertaker:
         eventually(lambda: dead in java.mqadmin("topicList"), bool)

@@ -1,4 +1,4 @@
-"""The official Java client, unmodified, while its broker is stopped or killed and comes back."""
+"""The official Java client, unmodified, while its broker is stopped or killed and restarted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HUNGRY = {"pullTimeDelayMillsWhenException": 200}
 
 @pytest.fixture(scope="module")
 def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    # While no producer is back the broker goes on counting.
+    # While no producer is connected the broker continues counting.
     conf = {**CONF, "transactionCheckMax": "60"}
     with new_cluster(tmp_path_factory.mktemp("mortal") / "store", conf) as cluster:
         yield cluster
@@ -74,7 +74,7 @@ def test_delayed_messages_retries_and_half_messages_survive(
         producer.send(message(topic, "delayed", delayLevel=2))
         producer.transact(topic, "half", "unknown", check="commit")
         restart(mortal, witness, how)
-        # Each of the three is failed once by this listener, and comes back once.
+        # This listener fails each of the three once, and each is redelivered once.
         arrived = consumer.received(6, within_s=60)
         assert sorted(bodies(arrived)) == ["delayed", "delayed", "fails once", "fails once", "half", "half"]
         first = next(line for line in arrived if line["body"] == "delayed")
@@ -96,7 +96,7 @@ def test_topics_groups_and_progress_survive(
         progress = witness.ask("admin.progress", group=group, topic=topic)
         assert sum(line["consumer offset"] for line in progress) == 30
         if how is signal.SIGKILL:
-            # Progress is written every 5 s; what is younger may be lost with the process.
+            # Progress is written every 5 s; younger progress may be lost with the process.
             eventually(lambda: group in written_progress(mortal), bool)
         restart(mortal, witness, how)
         eventually(lambda: witness.offsets(topic), lambda offsets: len(offsets) == 3)

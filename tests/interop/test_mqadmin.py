@@ -225,7 +225,7 @@ def test_a_group_is_made_shown_and_deleted(mqadmin: MqAdmin, java: JavaClient, c
     mqadmin("updateSubGroup", "-c", CLUSTER_NAME, "-g", group, "-r", "9")
     assert re.search(r"retryMaxTimes\s*=\s*9\b", mqadmin("getConsumerConfig", "-g", group))
     assert "success" in mqadmin("deleteSubGroup", "-b", cluster.broker_address, "-g", group)
-    # Where groups are made by themselves the question itself makes it again, as new.
+    # If groups are created automatically, the request itself creates it again, as new.
     assert not re.search(r"retryMaxTimes\s*=\s*9\b", java.mqadmin("getConsumerConfig", "-g", group))
 
 
@@ -297,7 +297,7 @@ def test_progress_is_set_back_cloned_and_skipped(
 
     heir = f"{group}-heir"
     java.create_group(heir)
-    java.create_topic(f"%RETRY%{heir}", queues=1)  # where the tool looks for the group's brokers
+    java.create_topic(f"%RETRY%{heir}", queues=1)  # the tool finds the group's brokers by this topic
     assert "success" in mqadmin("cloneGroupOffset", "-s", group, "-d", heir, "-t", topic)
     assert "Consume Diff Total: 6" in mqadmin("consumerProgress", "-g", heir)
 
@@ -325,7 +325,7 @@ def test_consume_stats_and_daily_figures(
     assert stats[0][1:4] == [group, BROKER_NAME, "0"]
     figures = mqadmin("statsAll", "-t", topic)
     assert [topic, group] in [row[:2] for row in rows(figures, topic)]
-    assert [topic, group, "1"] in [row[:3] for row in rows(figures, topic)]  # what it has not read yet
+    assert [topic, group, "1"] in [row[:3] for row in rows(figures, topic)]  # the unread message
 
 
 # --- Messages --------------------------------------------------------------------------------------

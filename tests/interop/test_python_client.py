@@ -156,7 +156,7 @@ def test_two_consumers_of_a_group_share_the_queues(servers: str, made: str, grou
                     await producer.send(made, str(number))
                 await asyncio.gather(one.received(50), two.received(50))
                 assert sorted(map(int, one.bodies + two.bodies)) == list(range(100))
-            await until_owned(first, 4, made)  # who leaves says so
+            await until_owned(first, 4, made)  # a leaving consumer unregisters
 
     tell(story)
 
@@ -341,7 +341,7 @@ async def drained(consumer: PullConsumer, count: int) -> list[ReceivedMessage]:
     return found
 
 
-# --- what is wrong ---------------------------------------------------------------------------------------------------
+# --- errors ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_message_that_cannot_be_stored_is_refused_before_it_leaves(servers: str, made: str) -> None:

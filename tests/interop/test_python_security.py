@@ -62,7 +62,7 @@ class Papers:
     key: Path
 
     def trusting(self) -> ssl.SSLContext:
-        """A client's context that trusts this authority and nobody else."""
+        """Return a client's context that trusts only this authority."""
         return ssl.create_default_context(cafile=str(self.authority))
 
     def serving(self) -> ssl.SSLContext:
@@ -222,7 +222,7 @@ def test_tls_to_a_server_that_speaks_plain_text_is_an_error_and_no_hang(
 
 
 def _attempts(name_server: str, topic: str, **connection: Any) -> list[Callable[[], Awaitable[object]]]:
-    """What every kind of client begins with."""
+    """The first request of every kind of client."""
 
     async def sending() -> None:
         async with Producer(name_server, group="producers", **connection) as producer:
@@ -288,7 +288,7 @@ async def _ending_tls(papers: Papers, port: int) -> AsyncIterator[str]:
         yield f"127.0.0.2:{port}"
     finally:
         server.close()
-        await asyncio.sleep(0.1)  # the far ends are told
+        await asyncio.sleep(0.1)  # the peers see the close
 
 
 # --- access keys -----------------------------------------------------------------------------------------------------
@@ -422,7 +422,7 @@ async def _refused_half(topic: str, servers: str, who: Credentials | None) -> No
 
 
 def test_refused_sends_are_few_and_nothing_is_stored(guarded: ApacheCluster, topic: str) -> None:
-    """Counted where Apache's broker writes down whom it turned away."""
+    """Refusals are counted in the log of Apache's broker."""
     servers = guarded.namesrv_address
     nobody = Credentials("eve", WRONG_SECRET)
 

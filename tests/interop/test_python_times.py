@@ -32,7 +32,7 @@ def running(cluster: Cluster) -> Iterator[Cluster]:
 
     async def known() -> None:
         async with Admin(cluster.namesrv_address) as admin:
-            while not await admin.brokers.list():  # noqa: ASYNC110  a name server tells nobody
+            while not await admin.brokers.list():  # noqa: ASYNC110  a name server sends no event
                 await asyncio.sleep(0.05)
 
     cluster.start()
@@ -117,7 +117,7 @@ def test_a_message_for_a_given_time_is_never_early(apache: Cluster, topic: str, 
             sends.append(producer.send(topic, "long past", deliver_at=now - 3600))
             await asyncio.gather(*sends)
             async with asyncio.timeout(30):
-                while len(arrived) < len(wanted):  # noqa: ASYNC110  the handler notes and tells nobody
+                while len(arrived) < len(wanted):  # noqa: ASYNC110  the handler sets no event
                     await asyncio.sleep(0.05)
         late = {text: arrived[text] - at for text, at in wanted.items()}
         assert min(late.values()) >= 0, late
@@ -236,7 +236,7 @@ PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
 class Tracing(Hook):
-    """What a program's tracing does: write the context of the span into a message, and find it where it is handled."""
+    """A program's tracing: writes the span's context into a message, and finds it in the handler."""
 
     def __init__(self) -> None:
         self.sent = list[str]()

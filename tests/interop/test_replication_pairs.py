@@ -1,6 +1,6 @@
-"""Mixed pairs: our slave follows Apache's master, and Apache's slave follows ours; each is killed and comes back.
+"""Mixed pairs: our slave follows Apache's master, and Apache's slave follows ours; each is killed and restarted.
 
-Both are sync pairs of two copies: what a producer was told is in both logs, byte for byte, whoever wrote it first.
+Both are sync pairs of two copies: every acknowledged message is in both logs, byte for byte, in either direction.
 """
 
 from __future__ import annotations

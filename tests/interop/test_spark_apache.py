@@ -39,7 +39,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheCluster]
 
 @pytest.fixture(scope="module")
 def found(cluster: ApacheCluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What Spark found, by the name of the case."""
+    """Spark's results, by the name of the case."""
     directory = tmp_path_factory.mktemp("spark")
     script = [sys.executable, "-m", "interop.test_spark_apache", cluster.namesrv_address, str(directory)]
     done = subprocess.run(

@@ -164,7 +164,7 @@ class Case:
         return [*found, *self.spark.sql("DESCRIBE EXTENDED messages").collect()]
 
     def refused(self, options: dict[str, str]) -> tuple[str, str]:
-        """What is said of reading and of writing so."""
+        """Return the errors of reading and of writing with these options."""
         quick = {**options, "fetchOffset.numRetries": "0"}
         return (
             error_of(lambda: self.read(self.topics[0], quick).collect()),

@@ -39,9 +39,9 @@ def rows(root: Path, **options: object) -> list[dict[str, object]]:
 
 
 def send_until(referee: Referee, happened: Callable[[], bool]) -> None:
-    """Apache notes the time of the last durable record, and what is seconds older is sure: it takes younger ones.
+    """Send until it happened: Apache trusts only records that are seconds older than its last durable one.
 
-    The note is a file: nobody tells when it changes.
+    The time is in a file, which sends no event when it changes.
     """
     deadline = time.monotonic() + NOTED_WITHIN_S
     while not happened():
@@ -81,7 +81,7 @@ def test_a_store_of_ours_that_apache_took_over_is_read_beyond_our_own_note(tmp_p
         assert readable_log(root).live
         assert readable_log(root).end >= before
         referee.send([message(PLAIN, n % QUEUES, b"apache %d" % n) for n in range(100)])
-        # What Apache's broker writes for itself moves the end as well.
+        # Internal records of Apache's broker move the end as well.
         send_until(referee, lambda: any(row["body"] == b"apache 0" for row in rows(root, topics=frozenset({PLAIN}))))
         assert readable_log(root).end > before
     bodies = [row["body"] for row in rows(root, topics=frozenset({PLAIN}))]

@@ -124,7 +124,7 @@ def test_the_broker_asks_for_what_a_dead_driver_decided(cluster: ApacheCluster, 
         options = scene.options(Mode.TRANSACTIONAL, topic)
         first = scene.write(options, frames(0, 50), "q-dead")
         decide_only(options, first)
-        lost = scene.write(options, frames(0, 50), "q-dead")  # and nobody ends these
+        lost = scene.write(options, frames(0, 50), "q-dead")  # this transaction is never ended
         assert lost.rows == 50
         assert sorted(scene.wait_for(topic, 50)) == list(range(50))
         assert_quiet(scene, topic, 50)

@@ -105,7 +105,7 @@ def problem_with(text: str) -> str | None:
 @many
 @given(texts=st.lists(st.lists(pieces, max_size=12).map(" ".join), min_size=20, max_size=40))
 def test_word_salad(referee: SqlReferee, texts: list[str]) -> None:
-    """What we take, RocketMQ takes and means the same; what only it takes has something behind its end."""
+    """RocketMQ accepts our expressions with the same meaning; those only it accepts have text after their end."""
     properties = {"a": "5", "b": "x"}
     for text, answer in zip(texts, referee.sql([(text, properties) for text in texts]), strict=True):
         problem = problem_with(text)

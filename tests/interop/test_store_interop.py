@@ -46,7 +46,7 @@ COUNT = 2000
 WITH_CRC = {"enabledAppendPropCRC": "true"}
 #: Recovery reads every record's own CRC, and cuts the log at the first that is wrong or has none.
 VERIFY = {**WITH_CRC, "forceVerifyPropCRC": "true", "checkCRCOnRecover": "true"}
-#: By default Apache does not build the part of the index anew that a crash cost it, neither ours nor its own.
+#: By default Apache does not rebuild the part of the index that a crash cost it, neither ours nor its own.
 INDEX_TOO = {"messageIndexSafe": "true"}
 INDEX_TIMEOUT_S = 10
 
@@ -55,7 +55,7 @@ def cluster_over(root: Path, conf: dict[str, str] | None = None) -> ApacheCluste
     return ApacheCluster(root, broker_conf={**ours.SAME_FILES, **(conf or {})})
 
 
-# --- What is compared ----------------------------------------------------------------------------------------------
+# --- Comparison ----------------------------------------------------------------------------------------------------
 
 
 def messages_in(root: Path) -> list[StoredMessage]:
@@ -142,7 +142,7 @@ def first_at(queue: list[StoredMessage], ms: int) -> int:
 
 
 def check_drafts(found: list[StoredMessage], count: int) -> None:
-    """The messages of a run are there, once each, and hold what was drafted."""
+    """Check that every message of a run exists once, with the content of its draft."""
     numbered = [one for one in found if one.topic in TOPICS]
     assert [ours.number_of(one) for one in numbered] == list(range(count))
     for one in numbered:
@@ -164,7 +164,7 @@ def tag_entries(found: list[StoredMessage]) -> set[tuple[int, int]]:
 
 
 def rebuilt(root: Path) -> Path:
-    """A copy whose queues and index our store made anew from the log."""
+    """Return a copy whose queues and index our store rebuilt from the log."""
     copy = root.with_name(f"{root.name}-rebuilt")
     shutil.copytree(root, copy)
     store = MessageStore(ours.config(copy))
@@ -186,7 +186,7 @@ def await_indexed(referee: Referee, topic: str, unique_key: str) -> None:
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[StoredMessage]]:
-    """A store of ours, stopped cleanly, and what is in it."""
+    """A store of ours, stopped cleanly, and its content."""
     root = tmp_path_factory.mktemp("ours") / "store"
     ours.write(root, range(COUNT))
     found = messages_in(root)
@@ -225,7 +225,7 @@ def body_of(stored: Line) -> bytes:
 
 
 def check_delayed(referee: Referee) -> None:
-    """Apache delivers what is due, and leaves the rest."""
+    """Apache delivers the messages that are due, and leaves the rest."""
     for topic in (DELAYED, DELAYED_V2):
         referee.settle(topic, ours.DELAYED_EACH)
         dump = referee.dump(topic)
@@ -289,7 +289,7 @@ def write_and_kill(root: Path, first: int, least: int) -> int:
         finally:
             writer.send_signal(signal.SIGKILL)
         rest = writer.stdout.read().split()
-    return int(rest[-1] if rest else said)  # what is read after the kill was said before it
+    return int(rest[-1] if rest else said)  # output read after the kill was printed before it
 
 
 # --- We read Apache's ----------------------------------------------------------------------------------------------
@@ -300,7 +300,7 @@ EACH = 300
 
 
 def theirs(number: int) -> Line:
-    """A message for the client to send; it compresses those above 4 KiB by itself, also where that is no gain."""
+    """A message for the client to send; the client compresses those above 4 KiB, even without a gain."""
     source = random.Random(number)
     size = source.randrange(60_000) if number % 7 == 0 else source.randrange(1, 2000)
     is_delayed = number % 50 == 9
@@ -317,7 +317,7 @@ def theirs(number: int) -> Line:
 
 
 class Answers:
-    """What Apache said of its own store, to be asked of ours later."""
+    """Apache's answers about its own store, to compare with ours later."""
 
     def __init__(self, referee: Referee, sent: list[Line]) -> None:
         # Without the delayed messages: a broker that was killed delivers them again, at a time of its own.
@@ -419,7 +419,7 @@ def check_as_ours(theirs_root: Path, root: Path, answers: Answers, *, clean: boo
 
 
 def check_golden(data: bytes, one: StoredMessage, *, with_crc: bool) -> None:
-    """What we decoded gives Apache's very bytes when we encode it again, in both forms."""
+    """Encoding our decoded records again gives Apache's very bytes, in both forms."""
     properties = dict(one.properties)
     assert (properties.pop("__CRC32#", None) is not None) == with_crc
     draft = Draft(
@@ -495,7 +495,7 @@ def view_key(store: MessageStore, topic: str, key: str) -> str:
 
 
 def check_topic_table(root: Path) -> None:
-    """Apache has written our table anew; we still read all of it."""
+    """Apache has rewritten our table; we still read all of it."""
     table = TopicTable(MessageStore(ours.config(root)).disk, root / "config", SystemClock())
     table.load()
     for topic in (*TOPICS, BATCHED, DELAYED, DELAYED_V2):
@@ -536,7 +536,7 @@ def test_both_take_turns_and_are_killed(tmp_path: Path) -> None:
 
 
 def send_until_killed(referee: Referee, cluster: ApacheCluster) -> list[tuple[str, int]]:
-    """Sends until the broker dies in the middle of it; what was acknowledged."""
+    """Send until the broker dies during a send; return the acknowledged messages."""
     killer = threading.Timer(1.0, cluster.kill)
     killer.start()
     sent: list[tuple[str, int]] = []

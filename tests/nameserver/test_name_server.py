@@ -1,4 +1,4 @@
-"""A name server over real sockets: what brokers, clients and admin tools ask, and what they are told."""
+"""A name server over real sockets: requests of brokers, clients and admin tools, and their answers."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_a_topic_that_is_missing_is_added_whatever_the_version(story: Story) -> 
 
 
 def test_topics_that_are_no_longer_named_stay_unless_told_otherwise() -> None:
-    """RocketMQ's brokers send single changes as registrations: what is not named is not gone."""
+    """RocketMQ's brokers send single changes as registrations: topics that are not named stay."""
     for forgets in (False, True):
         story = Story(delete_topics_with_registration=forgets)
         story.register(ORDERS, PAYMENTS, version=1)

@@ -1,4 +1,4 @@
-"""The route table against a simple model, in any order of events: what is registered is found, nothing empty stays."""
+"""The route table against a simple model, in any order of events: registered routes are found, nothing empty stays."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_in_every_order_of_steps_no_more_than_one_makes_it(order: list[int]) -> 
 
 
 class Steps:
-    """A store in memory that serves one request at a time, in an order that was drawn; then whoever is there."""
+    """A store in memory that serves one request at a time, in a drawn order; after its end, in any order."""
 
     def __init__(self, order: list[int]) -> None:
         self.names: set[str] = set()
@@ -157,7 +157,7 @@ class Info:
 
 
 class Stream:
-    """Shows what was written when it is closed."""
+    """Makes the written bytes visible when it is closed."""
 
     def __init__(self, close: Callable[[], None]) -> None:
         self._close = close

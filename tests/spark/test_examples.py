@@ -45,7 +45,7 @@ def run(broker: BrokerProcess, *command: str | Path, cwd: Path) -> str:
 
 
 def lag(broker: BrokerProcess, group: str) -> tuple[int, int]:
-    """How many messages a group has done, and how many it has not."""
+    """Return the numbers of a group's consumed and unconsumed messages."""
     with Admin(broker.name_servers) as admin:
         found = admin.consumers.lag(group, "orders")
         return sum(one.consumer_offset for one in found.queues), found.lag

@@ -1,6 +1,6 @@
-"""The guide of the pipeline is one story, from a broker to a replay: it is told here as a reader would try it.
+"""The guide of the pipeline is one story, from a broker to a replay, run here as a reader would try it.
 
-Commands run in a directory of their own; Python blocks in one interpreter beside them, which keeps its session and its
+Commands run in a directory of their own; Python blocks in one other interpreter, which keeps its session and its
 names from block to block.
 """
 

@@ -1,6 +1,6 @@
 """Backups, logs and lakes in an object store, through Amazon's interface.
 
-python -m spark.test_object_store URI DIRECTORY      what Spark does there, as JSON on the last line
+python -m spark.test_object_store URI DIRECTORY      runs Spark there, prints its results as JSON on the last line
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def test_of_two_backups_at_once_no_more_than_one_is_made(store: ObjectStore, tmp
 
 
 def at_once(work: Any, count: int) -> list[Any]:
-    """What those returned that were not refused."""
+    """Run the work concurrently; return the results of the calls that were not refused."""
     start, returned, errors = threading.Barrier(count), [], []
 
     def run() -> None:
@@ -70,7 +70,7 @@ def at_once(work: Any, count: int) -> list[Any]:
             returned.append(work())
         except BackupError:
             pass
-        except BaseException as error:  # noqa: BLE001 - raised below, where somebody sees it
+        except BaseException as error:  # noqa: BLE001 - raised below, in the test's thread
             errors.append(error)
 
     threads = [threading.Thread(target=run) for _ in range(count)]

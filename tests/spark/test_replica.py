@@ -1,5 +1,5 @@
-"""History read from a slave, so that its master has its memory for those who follow: all of it, whatever happens to the
-slave meanwhile. Real brokers, each in a process of its own, and a real Spark."""
+"""History read from a slave, so that its master keeps its memory for live consumers: all of it, even if the slave fails
+during the read. Real brokers, each in a process of its own, and a real Spark."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Pair:
         return int(answer.fields["offset"]) if answer.code == ResponseCode.SUCCESS else -1
 
     def is_known(self) -> None:
-        """Until readers are told of the slave."""
+        """Wait until routes name the slave."""
         pause = threading.Event()
         for _ in range(int(LONG_S / 0.02)):
             answer = ask(self.name_servers, GetRoute(topic=TOPIC))
@@ -86,12 +86,12 @@ class Pair:
         raise AssertionError(f"the name server does not know the slave:\n{self.slave.tail()}")
 
     def level(self, each: int) -> None:
-        """Until the slave has so many messages of each queue."""
+        """Wait until the slave has this many messages of each queue."""
         pause = threading.Event()
         for _ in range(int(LONG_S / 0.02)):
             if all(self.end_of(self.slave, queue_id) >= each for queue_id in range(QUEUES)):
                 return
-            pause.wait(0.02)  # a slave tells nobody here
+            pause.wait(0.02)  # a slave sends no event here
         raise AssertionError(f"the slave is behind:\n{self.slave.tail()}")
 
 
@@ -120,7 +120,7 @@ def test_history_is_read_from_the_slave(spark: SparkSession, pair: Pair) -> None
 
 
 def test_a_master_sends_readers_of_old_messages_to_its_slave(spark: SparkSession, pair: Pair) -> None:
-    """It says so with its first answers; nobody had to ask for it."""
+    """The master suggests it with its first answers; no option is needed."""
     _, before = pair.served()
     assert numbers(table(spark, pair.name_servers, TOPIC, pullBytes="64k", pullInFlight="1")) == list(range(TOTAL))
     assert pair.served()[1] - before > TOTAL // 2
@@ -132,7 +132,7 @@ def test_a_slave_that_dies_in_the_middle_leaves_no_hole(spark: SparkSession, pai
     files, pause = pair.slave.open_files(), threading.Event()
 
     def kill_in_the_middle() -> None:
-        while pair.slave.open_files() <= files:  # until somebody connects
+        while pair.slave.open_files() <= files:  # until a reader connects
             pause.wait(0.002)
         some = pair.slave.processor_seconds() + 0.05  # and has been given some hundred messages of the thousands
         while pair.slave.processor_seconds() < some:

@@ -1,4 +1,4 @@
-"""What a worker has imported is out of the way of its collections of garbage; other processes are left alone."""
+"""Garbage collections of a worker skip its imported modules; other processes are left alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write `stores.tar.xz` beside this file: stores in the format of the commit that runs it, and their content.
+"""Write `stores.tar.xz` next to this file: stores in the format of the commit that runs it, and their content.
 
     python tests/stored/make_stores.py
 

@@ -14,7 +14,7 @@ RETRIES = MessageQueue(f"%RETRY%{GROUP}", "broker-a", 0)
 
 
 class World:
-    """Each step is one thing that somebody does. `faults` allows duplicates, unknown sends and crashes."""
+    """Each step is one action of a client or a broker. `faults` allows duplicates, unknown sends and crashes."""
 
     def __init__(self, rng: random.Random, *, queues: int = 3, ordered: bool = False, faults: bool = True) -> None:
         self.rng = rng
@@ -136,7 +136,7 @@ class World:
         self.history.committed(f"c{self.deaths}", GROUP, queue, self.at[queue])
 
     def die(self) -> None:
-        """In the middle of a message; whoever follows begins where the progress is."""
+        """Crash in the middle of a message; the next consumer of the queue begins at the stored progress."""
         queue = self.rng.choice(self.queues)
         if self.at[queue] < len(self.log[queue]):
             message = self.log[queue][self.at[queue]]

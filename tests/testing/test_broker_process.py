@@ -77,8 +77,8 @@ def test_one_that_dies_by_itself_is_not_passed_over() -> None:
 
 
 def test_no_other_module_starts_programs() -> None:
-    """Brokers of tests, and what somebody gives on the command line: nothing that the network reaches can, as no server
-    may import `pyromq.testing` or `pyromq.cli`."""
+    """Only the brokers of tests and commands of the command line start programs: no request from the network can, as
+    no server may import `pyromq.testing` or `pyromq.cli`."""
     source = Path(pyromq.testing.__file__).parents[1]
     starters = {
         str(path.relative_to(source))

@@ -37,7 +37,7 @@ OPEN_FILES = Path("/proc/self/fd")
 def no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Threads, files, sockets and log handlers are as before."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with pyromq.testing.broker():  # what the first one imports and opens is not what each one leaves
+    with pyromq.testing.broker():  # imports and caches of the first broker are not leaks
         pass
 
     def traces() -> tuple[object, ...]:
@@ -262,7 +262,7 @@ def test_it_says_when_it_cannot_be_used() -> None:
 
 
 def test_a_store_that_fails_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test whose broker broke must not pass because nobody looked."""
+    """A test whose broker broke must not pass unnoticed."""
     from pyromq.broker.broker import Broker
 
     async def fails(_: Broker) -> None:

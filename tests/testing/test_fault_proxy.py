@@ -115,7 +115,7 @@ def test_what_was_sent_before_the_end_is_not_forgotten(play: Callable[[Story], N
         reader, writer = await stage.connect()
         writer.write(b"x" * 3_000_000)
         writer.write_eof()
-        await asyncio.sleep(MOMENT)  # buffers everywhere are full by now, and nobody reads
+        await asyncio.sleep(MOMENT)  # all buffers are full by now, and no task reads
         assert len(await reader.read()) == 3_000_003
 
     play(story)

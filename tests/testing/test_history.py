@@ -132,7 +132,7 @@ def test_what_is_broken_in_a_random_history_is_found(name: str, seed: int) -> No
     break_it, rules = BROKEN[name]
     break_it(events, rng)
     if name == "a forgotten delivery" and check(events).ok:
-        return  # it was a half message that was rolled back: nobody was to have it
+        return  # it was a half message that was rolled back: no consumer was to receive it
     assert check(events).broken_rules & rules
 
 

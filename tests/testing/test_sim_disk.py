@@ -1,4 +1,4 @@
-"""What `SimDisk` promises: synced bytes are there after any crash, and only what could have been there is."""
+"""`SimDisk`: synced bytes survive any crash, and no other bytes appear than a real disk could hold."""
 
 from __future__ import annotations
 
@@ -618,7 +618,7 @@ def test_what_is_missing_is_said_like_the_system_says_it() -> None:
 
 
 def answers(disk: Disk, root: Path) -> list[object]:
-    """What a disk says in the course of a short life, in the order it says it."""
+    """The calls and results of a short life of a disk, in order."""
     log, config, queue = root / "log" / "000", root / "config", root / "queues" / "orders"
 
     def failure(operation: Callable[[], object]) -> object:
@@ -710,7 +710,7 @@ SIZE = 12 * SECTOR
 
 @dataclass
 class Model:
-    """What may be on the disk, kept the plainest way: for each sector all that it was since its last sync."""
+    """The possible contents of the disk, kept plainly: for each sector all its contents since its last sync."""
 
     live: bytes = bytes(SIZE)
     allowed: list[set[bytes]] = field(default_factory=lambda: [{bytes(SECTOR)} for _ in range(SIZE // SECTOR)])

@@ -5,7 +5,7 @@ server and one broker over a store directory; `JavaProgram` asks a cluster throu
 client, and `Referee` is the one that looks at a broker's store. The version is the one in pom.xml and
 nothing here depends on another.
 
-What it leaves behind: compiled classes and a class path under build/interop/ of this repository, and
+Remaining files: compiled classes and a class path under build/interop/ of this repository, and
 whatever the broker wrote into the store directory it was given. Logs and settings go to a temporary
 directory that is removed, never to $HOME. Only processes started here are ended, by their own pid.
 
@@ -63,7 +63,7 @@ BROKER_OPTIONS = (
     "-Drocketmq.broker.diskSpaceCleanForciblyRatio=0.99",
 )
 
-#: A broker refuses what has waited for 200 ms, which is nothing on a busy machine.
+#: By default a broker refuses requests that waited for 200 ms, which is short on a busy machine.
 #: And it tells its name servers of itself as often as it can.
 PATIENT = {"waitTimeMillsInSendQueue": "60000", "registerNameServerPeriod": "10000"}
 
@@ -74,7 +74,7 @@ START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 60
 SETTLE_TIMEOUT_S = 30
 POLL_INTERVAL_S = 0.05
-#: How much of a program's output goes into an error; the cause is at its end.
+#: At most this many characters of a program's output go into an error; the cause is at its end.
 SAID_CHARS = 4000
 
 
@@ -88,7 +88,7 @@ class ApacheFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """What it takes to start any of the Java programs."""
+    """The paths needed to start any of the Java programs."""
 
     java: str
     #: Joined with the platform's separator.
@@ -102,7 +102,7 @@ class Toolchain:
 
     @property
     def archive(self) -> Path:
-        """Where `interop.support.kept_classes` keeps what is in the jars, as this Java has read it once."""
+        """The class archive that `interop.support.kept_classes` makes of the jars, for this Java."""
         real = Path(self.java).resolve()
         parts = repr((self.jars, str(real), real.stat().st_mtime_ns))
         return CACHE / f"{hashlib.sha256(parts.encode()).hexdigest()[:16]}.jsa"
@@ -139,7 +139,7 @@ def _jars(ready: Path) -> str:
 
 
 def _is_complete(ready: Path) -> bool:
-    """Whether every jar is still there: they live in Maven's own repository, which may be emptied."""
+    """Return True if every jar still exists: they are in Maven's own repository, which may be emptied."""
     if not (ready / "classpath.txt").exists():
         return False
     return all(Path(jar).exists() for jar in _jars(ready).split(os.pathsep))
@@ -289,7 +289,7 @@ class ApacheCluster:
             time.sleep(POLL_INTERVAL_S)
 
     def end_broker(self, how: signal.Signals) -> None:
-        """The broker alone; the name server goes on."""
+        """End the broker alone with this signal; the name server keeps running."""
         assert self._broker is not None, "the broker is not running"
         _end(self._broker, how)
         self._broker = None
@@ -305,7 +305,7 @@ class ApacheCluster:
         except subprocess.TimeoutExpired as late:
             raise ApacheFailed(f"still running {late.timeout} s after SIGTERM:\n{self.log()[-SAID_CHARS:]}") from late
         finally:
-            self.kill()  # what is left is the name server, which keeps nothing
+            self.kill()  # only the name server still runs, and it stores nothing
 
     def kill(self) -> None:
         """SIGKILL: the store stays as the last write left it."""
@@ -369,7 +369,7 @@ def namesrv_conf(ports: Ports, home: Path) -> dict[str, str]:
 
 
 def broker_conf(ports: Ports, store_root: Path) -> dict[str, str]:
-    """What a broker of the tests runs with, unless the test says otherwise."""
+    """The default settings of a broker in the tests."""
     return {
         "brokerClusterName": "InteropCluster",
         "brokerName": "interop",
@@ -417,7 +417,7 @@ def _environment(home: Path) -> dict[str, str]:
 
 
 def keep_logs(home: Path) -> None:
-    """What a program left in its temporary directory goes to the one named by PYROMQ_INTEROP_LOGS, if there is one."""
+    """Copy the files of a program's temporary directory to the one named by PYROMQ_INTEROP_LOGS, if it is set."""
     if kept := os.environ.get("PYROMQ_INTEROP_LOGS"):
         shutil.copytree(home, Path(kept) / home.name, dirs_exist_ok=True)
 
@@ -461,7 +461,7 @@ def message(
     delay_level: int | None = None,
     flag: int | None = None,
 ) -> Line:
-    """A message for `Referee.send`; what is None is not set on the Java side either."""
+    """A message for `Referee.send`; a field that is None is not set on the Java side either."""
     fields: Line = {
         "topic": topic,
         "queueId": queue_id,
@@ -519,7 +519,7 @@ class JavaProgram:
 
     def close(self) -> None:
         stdin, stdout = self._pipes()
-        with contextlib.suppress(BrokenPipeError):  # it died first; whoever asked last was told
+        with contextlib.suppress(BrokenPipeError):  # it died first; the last request has raised already
             stdin.close()
         try:
             self._process.wait(STOP_TIMEOUT_S)
@@ -557,7 +557,7 @@ class JavaProgram:
 
 
 class Referee(JavaProgram):
-    """What is in the store of a broker, as the official client sees it."""
+    """The content of a broker's store, as the official client sees it."""
 
     def create_topic(self, topic: str, queues: int) -> None:
         self.ask("create", topic=topic, queues=queues)
@@ -596,7 +596,7 @@ class Referee(JavaProgram):
         return self.ask("uniq", topic=topic, key=key)
 
     def by_id(self, topic: str, offset_msg_id: str) -> Line:
-        """Only the position in the id counts: it is asked of this broker, whoever stored it."""
+        """Only the position in the id counts: this broker answers, even if another one stored the message."""
         [found] = self.ask("id", topic=topic, id=offset_msg_id)
         return found
 

@@ -25,7 +25,7 @@ from interop.support.apache import LOOPBACK, SAID_CHARS, ApacheCluster, broker_c
 from interop.support.loopback import enter_private_network
 
 AGAINST = os.environ.get("PYROMQ_INTEROP_AGAINST", "pyromq")
-#: What each of our servers prints once it serves.
+#: The line that each of our servers prints once it serves.
 READY = "PyroMQ is up"
 START_TIMEOUT_S = 20
 STOP_TIMEOUT_S = 20

@@ -3,7 +3,7 @@
 `program()` builds the program in go/; `GoClient` runs it and asks it one question at a time. The client's version is
 the one in go/go.mod and nothing here depends on another.
 
-What it leaves behind: the built program under build/interop/ of this repository, and Go's own caches. Logs and the
+Remaining files: the built program under build/interop/ of this repository, and Go's own caches. Logs and the
 offsets that broadcasting consumers keep go to a temporary directory that is removed, never to $HOME.
 """
 
@@ -32,11 +32,11 @@ SOURCES = HERE / "go"
 #: A first run downloads and compiles the client and what it needs.
 BUILD_TIMEOUT_S = 600
 STOP_TIMEOUT_S = 10
-#: How long a story waits for what must come. Far more than it takes: a busy machine must not fail a test.
+#: Timeout of expected events. Far more than they take: a busy machine must not fail a test.
 PATIENCE_S = 30.0
 POLL_INTERVAL_S = 0.05
 
-#: How much of a question goes into an error.
+#: At most this many characters of a request go into an error.
 ASKED_CHARS = 500
 
 #: The code of a good answer.
@@ -67,7 +67,7 @@ def program() -> Path:
 
 
 def _build(go: str, built: Path) -> None:
-    """Beside its place, then renamed: a torn build is never taken for a good one."""
+    """Build to a temporary name, then rename, so that a torn build is never taken for a good one."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="building-", dir=CACHE) as directory:
         fresh = Path(directory) / "program"
@@ -120,7 +120,7 @@ class GoClient:
 
     def close(self) -> None:
         stdin, stdout = self._pipes()
-        with contextlib.suppress(BrokenPipeError):  # it died first; whoever asked last was told
+        with contextlib.suppress(BrokenPipeError):  # it died first; the last request has raised already
             stdin.close()
         try:
             self._process.wait(STOP_TIMEOUT_S)
@@ -159,7 +159,7 @@ class GoClient:
         assert self._process.stdout is not None
         return self._process.stdin, self._process.stdout
 
-    # What the stories say most.
+    # The most frequent requests of the stories.
 
     def send(self, by: str, messages: Iterable[Line], how: str = "sync") -> list[Line]:
         """One result for each message; of a batch one in all, of one-way sends none."""
@@ -172,7 +172,7 @@ class GoClient:
         return list(everything)
 
     def listener(self, name: str, count: int = 0, seconds: float = 0.0) -> Line:
-        """What a push consumer has heard and refused, and how many messages of one queue it worked on at once."""
+        """The messages a push consumer received and refused, and its greatest concurrency on one queue."""
         state: Line = self.ask("heard", name=name, count=count, timeoutMs=int(seconds * 1000))
         return state
 
@@ -184,7 +184,7 @@ class GoClient:
         return str(answer["body"])
 
     def create_topic(self, topic: str, broker_address: str, queues: int = 4) -> None:
-        """Returns when the name server knows the topic: it is told of it after the broker has answered."""
+        """Return once the name server knows the topic: the broker registers it after it has answered."""
         self.ask("create topic", topic=topic, broker=broker_address, queues=queues)
         until(lambda: topic in self.ask("topics"), f"the name server knows {topic}")
 

@@ -24,7 +24,7 @@ BROKER_NAME = "interop"
 CLUSTER_NAME = "InteropCluster"
 #: Long enough for a busy machine: nothing waits this long when all is well.
 PATIENCE_S = 30.0
-#: How a client finds out soon what it may miss at first; by default it looks again only after half a minute. A consumer
+#: Short intervals for what a client may miss at first; by default it looks again only after half a minute. A consumer
 #: misses the route of its retry topic, which its own first heartbeat makes; and its first change of queues makes its
 #: subscription newer than the broker's, which it may fail to say at once and is then not served.
 ALERT = {"pollNameServerInterval": 1000, "heartbeatBrokerInterval": 1000}
@@ -107,11 +107,11 @@ class JavaClient(JavaProgram):
         return self.ask("admin.offsets", topic=topic)
 
     def stored(self, topic: str) -> int:
-        """How many messages can be read from a topic that never lost one."""
+        """Return the number of readable messages of a topic that never lost one."""
         return sum(line["max"] for line in self.offsets(topic))
 
     def mqadmin(self, *arguments: str) -> str:
-        """What the command printed; a failure is a stack trace in it."""
+        """Return the command's output; a failure is a stack trace in it."""
         [answer] = self.ask("admin.mqadmin", arguments=arguments)
         said: str = answer["said"]
         return said
@@ -164,7 +164,7 @@ class Producer(Client):
         return sent
 
     def checks(self) -> list[Line]:
-        """What this producer was asked back about so far."""
+        """Return the transactions that brokers have checked with this producer so far."""
         return self.ask("checks")
 
     def request(self, wanted: Line, timeout_ms: int, *, asynchronous: bool = False) -> Line:
@@ -203,7 +203,7 @@ class PushConsumer(Client):
 
 
 class OffsetAsker(Client):
-    """What both kinds of pulling consumers can be asked about a queue."""
+    """The requests about a queue that both kinds of pulling consumers answer."""
 
     def offset(self, what: str, topic: str, queue_id: int, **fields: object) -> int:
         [answer] = self.ask(what, topic=topic, broker=BROKER_NAME, queueId=queue_id, **fields)
@@ -244,7 +244,7 @@ def where(topic: str, sql: str) -> Line:
     return {"topic": topic, "sql": sql}
 
 
-#: What the brokers of these stories run with, in RocketMQ's own names; every wait is short.
+#: The settings of these stories' brokers, in RocketMQ's own names; every wait is short.
 CONF: Mapping[str, str] = {
     "enablePropertyFilter": "true",
     "autoCreateSubscriptionGroup": "true",
@@ -252,7 +252,7 @@ CONF: Mapping[str, str] = {
     "transactionTimeOut": "1000",
     "transactionCheckInterval": "1000",
     "transactionCheckMax": "3",
-    # Apache's broker writes decisions down this late; until then it asks back about what is decided.
+    # Apache's broker writes decisions this late; until then it checks transactions that are decided.
     "transactionOpBatchInterval": "100",
     "mappedFileSizeCommitLog": str(64 << 20),
 }

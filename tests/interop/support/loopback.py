@@ -22,7 +22,7 @@ _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 0x1
 
 @functools.cache
 def enter_private_network() -> Callable[[], None] | None:
-    """What a child process calls before it starts, to be inside; None where the system does not allow it."""
+    """Return the function a child process calls before it starts, to be inside; None if the system forbids it."""
     libc = ctypes.CDLL(None, use_errno=True)
     made: list[int] = []
 

@@ -62,7 +62,7 @@ LONGEST_V2 = _long("%DLQ%", 255)
 TOPICS = (PLAIN, LONGEST_V1, SHORTEST_V2, LONGEST_V2)
 BATCHED = "Batched"
 
-#: Where Apache delivers our delayed messages to: it writes those records, one of them with a long name.
+#: The topic of our delayed messages that Apache delivers: it writes those records, one of them with a long name.
 DELAYED = "Delayed"
 DELAYED_V2 = _long("%RETRY%delayed-", 200)
 SCHEDULE = layout.SCHEDULE_TOPIC.decode()
@@ -81,9 +81,9 @@ def config(root: Path) -> StoreConfig:
         index_slots=INDEX_SLOTS,
         index_entries=INDEX_ENTRIES,
         prefault_bytes=0,
-        # A writer that is killed after a second must have moved its recover point meanwhile.
+        # A writer that is killed after a second must have moved its recover point before.
         flush=FlushConfig(interval_ms=50, recover_point_interval_ms=150),
-        # A nearly full disk is not what is tested here.
+        # A nearly full disk must not fail these tests.
         retention=RetentionConfig(refuse_at=1.0, resume_below=0.99, max_age_hours=87600),
     )
 
@@ -170,7 +170,7 @@ BATCH_BODIES = [b"one", b"", "drei ☕".encode()]
 
 
 def batch_drafts() -> Iterator[Draft]:
-    """What a broker makes of a batch that a client sent."""
+    """Return the records a broker appends for a batch that a client sent."""
     properties = [encode_properties({"number": str(at), "UNIQ_KEY": f"BA{at:030X}"}) for at in range(len(BATCH_BODIES))]
     messages = list(zip(itertools.count(7), BATCH_BODIES, properties, strict=False))
     template = Draft(BATCHED.encode(), 1, encode_batch(messages), born_timestamp_ms=1_700_000_000_000)
@@ -236,7 +236,7 @@ def in_queues(messages: Iterable[StoredMessage]) -> dict[str, list[StoredMessage
 
 
 def line(message: StoredMessage) -> Line:
-    """What the Referee would say of a message."""
+    """Return the Referee's form of a message."""
     flags, body = message.storage_flags, message.body
     if flags & layout.FLAG_COMPRESSED and body:
         flags, body = flags & ~layout.FLAG_COMPRESSED, zlib.decompress(body)  # the client does both

@@ -90,7 +90,7 @@ class Pair:
             self.master.kill()
 
     def logs(self) -> tuple[bytes, bytes]:
-        """What both have written, without the room that is left in the last file."""
+        """Return the written bytes of both logs, without the free room of the last file."""
         return written(self.master.store_root), written(self.slave.store_root)
 
 
@@ -106,7 +106,7 @@ def killed(broker: Cluster) -> None:
 async def until(holds: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
     try:
         async with asyncio.timeout(patience_s):
-            while not holds():  # noqa: ASYNC110  files tell nobody when they change
+            while not holds():  # noqa: ASYNC110  files send no event when they change
                 await asyncio.sleep(0.05)
     except TimeoutError:
         raise AssertionError(f"not within {patience_s} s: {what}") from None

@@ -35,7 +35,7 @@ def tell(
 
 
 class Inbox:
-    """Keeps what a push consumer's handler was given, and wakes whoever waits for it."""
+    """Records the messages of a push consumer's handler, and wakes the waiting test."""
 
     def __init__(self) -> None:
         self.messages: list[ReceivedMessage] = []
@@ -60,7 +60,7 @@ class Inbox:
         return self.messages
 
     async def nothing_more(self, count: int, for_s: float = 1.0) -> list[ReceivedMessage]:
-        """So many, and no other for a while."""
+        """Wait for exactly this many messages, and check that no other follows."""
         await self.received(count)
         await asyncio.sleep(for_s)
         assert len(self.messages) == count, self.bodies
@@ -77,7 +77,7 @@ def push(name_servers: str, group: str, topic: str, **settings: Any) -> tuple[Pu
 
 
 async def until_owned(consumer: PushConsumer, count: int, topic: str, patience_s: float = PATIENCE_S) -> None:
-    """Until the consumer has so many queues of a topic."""
+    """Wait until the consumer owns this many queues of a topic."""
 
     def owned() -> list[MessageQueue]:
         return [queue for queue in consumer.queues if queue.topic == topic]

@@ -20,7 +20,7 @@ def referee(name: str, store: Path) -> Cluster:
 
 @contextmanager
 def refereed(name: str, store: Path) -> Iterator[Cluster]:
-    """Started. Ours ends cleanly, and must; Apache's without the 13 s that this takes: nobody reads its store again."""
+    """Start a referee. Ours must end cleanly; Apache's is killed, which saves 13 s: its store is not read again."""
     with referee(name, store) as running:
         yield running
         if isinstance(running, ApacheCluster):

@@ -1,4 +1,4 @@
-"""The columns: names and types that agree with each other, and what is refused."""
+"""The columns: names and types that agree with each other, and refused ones."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def test_damaged_logs_are_decoded_alike_or_refused_alike(seed: int) -> None:
         found = decoder.walk(log, 0, len(log))
         assert shown(found) == shown(readable_walk(log, 0, len(log), None, 100))
         check_alike(log, found.starts.tolist())
-        check_alike(log, decoder.walk(before, 0, len(before)).starts.tolist())  # where records were before the damage
+        check_alike(log, decoder.walk(before, 0, len(before)).starts.tolist())  # the starts before the damage
 
 
 @given(st.binary(max_size=12) | st.text(max_size=6).map(lambda text: text.encode("utf-8", "surrogatepass")))

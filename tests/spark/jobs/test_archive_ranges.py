@@ -1,4 +1,4 @@
-"""What the next commit of an archive takes, decided without asking anybody."""
+"""The ranges of an archive's next commit, computed without a request."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_job_with_an_end_does_not_run_after_what_comes_later() -> None:
 
 
 def test_another_job_that_was_quicker_is_no_loss() -> None:
-    """The lake is beyond what this one wanted: its queue was not made anew."""
+    """The lake is past the end of this job's range, so its queue was not recreated."""
     bounds = within({"t@a@0": (0, 20)}, {"t@a@0": (0, 9)}, {"t@a@0": 12})
     assert step({"t@a@0": 12}, bounds).ranges == {}
 

@@ -174,7 +174,7 @@ def test_killed_around_the_commit_of_a_table_format(spark, tmp_path: Path, forma
 
 
 class Overtaken(CutLake):
-    """Somebody else archives the same while this one writes."""
+    """A lake to which another job archives the same range while this one writes."""
 
     def __init__(self, lake: Any, other: Any) -> None:
         super().__init__(lake, after=False)
@@ -379,7 +379,7 @@ def test_one_that_follows_goes_on_until_it_is_stopped(spark, tmp_path: Path) -> 
 
 
 def test_one_that_follows_waits_for_a_broker_that_is_away(spark, tmp_path: Path, caplog) -> None:
-    """Where it asks how far queues are, and where a task reads. One that never answered is another matter."""
+    """It waits when it asks for queues' ends and when a task reads. A broker that never answered is an error."""
     source, stop = Topics(orders=2), threading.Event()
     answers = iter([Unreachable("nobody answers at a:1"), None, None])
 

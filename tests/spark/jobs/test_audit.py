@@ -1,4 +1,4 @@
-"""An audit finds what `verify` finds, in the same words, whatever is damaged; and what is wrong with a backup.
+"""An audit reports every damage as `verify` does, in the same words; and the faults of a backup.
 
 Without Spark: the pieces are worked on here, one after the other. `test_audit_on_spark` is the real thing.
 """

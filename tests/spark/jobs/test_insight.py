@@ -245,7 +245,7 @@ def test_a_span_a_topic_and_a_window_limit_what_is_counted(
 
 @pytest.mark.spark
 def test_messages_that_nobody_would_send_and_a_clock_that_nobody_set(spark: SparkSession, tmp_path: Path) -> None:
-    """Whoever writes a message chooses its times, its names and, in a file, everything else."""
+    """A message's producer chooses its times, its names and, in a file, everything else."""
     ages = {"store_ts": datetime(2, 1, 1, tzinfo=UTC), "born_ts": datetime(9999, 12, 31, 23, tzinfo=UTC)}
     future = {"store_ts": datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC), "born_ts": datetime(2, 1, 1, tzinfo=UTC)}
     bad = "<script>alert(1)</script>\u202e\x00"

@@ -161,7 +161,7 @@ VOID = {"meta", "br", "img", "hr"}
 
 
 class Document(HTMLParser):
-    """What a browser would see, and whether every element is closed."""
+    """The tags and text of a page as a browser sees them, and its unclosed elements."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

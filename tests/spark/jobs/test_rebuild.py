@@ -69,7 +69,7 @@ def index_content(root: Path) -> list[bytes]:
 
 
 def recovered(root: Path) -> Path:
-    """A copy whose queues and index our recovery made anew."""
+    """Return a copy whose queues and index our recovery rebuilt."""
     copy = Path(shutil.copytree(root, root.with_name(f"{root.name}-recovered")))
     store = MessageStore(small_config(copy))
     store.open(rebuild=True)

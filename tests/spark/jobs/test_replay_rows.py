@@ -1,4 +1,4 @@
-"""What becomes of an archived message when it is sent again, and how fast."""
+"""The form in which an archived message is sent again, and the rate."""
 
 from __future__ import annotations
 

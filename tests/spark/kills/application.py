@@ -1,9 +1,9 @@
-"""The Spark application that is killed: it copies a topic in several ways at once, until it is told to finish.
+"""The Spark application that is killed: it copies a topic in several ways at once, until the file `finish` exists.
 
 Run as a program of its own, with the task as JSON. Each way (a lane) is a streaming query with a checkpoint, so that
-whoever starts the program again goes on where the last one was killed. When the file `finish` is there, it goes on
-until everything is through and writes down what somebody who reads the tables finds in them. It ends when the file
-`leave` is there: until then brokers may ask it what became of a message.
+a restarted program continues where the last one was killed. When the file `finish` exists, it continues until
+everything is copied and writes down the content of the tables as a reader finds it. It ends when the file `leave`
+exists: until then brokers may check transactions with it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def start(spark: SparkSession, task: dict[str, Any], lane: dict[str, str]) -> St
 
 
 class Archive(Thread):
-    """A lake is written by a job that goes on until it is stopped, not by a query."""
+    """The job that writes a lake until it is stopped; a lake is not written by a query."""
 
     def __init__(self, spark: SparkSession, task: dict[str, Any], lane: dict[str, str]) -> None:
         super().__init__(daemon=True)

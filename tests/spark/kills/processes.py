@@ -1,4 +1,4 @@
-"""The processes of a Spark application, found from outside by who started whom, and killed with `kill -9`.
+"""The processes of a Spark application, found from outside by their parents, and killed with `kill -9`.
 
 the driver's Python ── its JVM ─┬─ pyspark.daemon ── Python workers       (with a local master)
                                 └─ the runner of each streaming source
@@ -41,7 +41,7 @@ def all_processes() -> dict[int, Process]:
     found: dict[int, Process] = {}
     for directory in Path("/proc").iterdir():
         if directory.name.isdigit():
-            with contextlib.suppress(OSError):  # it has ended meanwhile
+            with contextlib.suppress(OSError):  # it has ended since the listing
                 words = (directory / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
                 state, parent = (directory / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[:2]
                 if state not in "ZX":

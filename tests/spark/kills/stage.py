@@ -1,8 +1,8 @@
-"""A stage for kills: a broker, a topic that somebody keeps writing to, and an application that copies it.
+"""A stage for kills: a broker, a topic with a constant producer, and an application that copies it.
 
-What happens is seen from outside: a streaming query writes `offsets/N` into its checkpoint when batch N begins and
-`commits/N` when it is done, so whoever watches the two knows when it is in the middle of a batch. The moment within the
-batch is drawn from a seed. Whatever was killed is started again if nothing of Spark's does it.
+The stage observes from outside: a streaming query writes `offsets/N` into its checkpoint when batch N begins and
+`commits/N` when it is done, so the two files show when it is in the middle of a batch. The moment within the batch is
+drawn from a seed. The stage restarts killed processes that Spark does not restart.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ SECONDS = 400.0
 LOOK_AGAIN_SECONDS = 0.01
 #: Brokers have asked for everything that was left behind.
 ASKING_SECONDS = 60.0
-#: More than comes in while a batch is written, so that nobody falls behind for good.
+#: More than arrives while a batch is written, so that no lane falls behind for good.
 BATCH_ROWS = 2_000
 LONGEST_DELAY_SECONDS = 0.8
 FEED_ROWS = 25
 FEED_SECONDS = 0.1
 QUEUES = 4
-#: Half messages of which nobody knows what became are asked about this soon.
+#: Brokers check undecided half messages this soon.
 BROKER_SETTINGS = {"transaction.timeout_ms": 3_000, "transaction.check_interval_ms": 1_000}
 
 
 class Kind(Enum):
-    """What is killed."""
+    """The process to kill."""
 
     DRIVER = "the driver's Python"
     JVM = "the driver's JVM"
@@ -71,7 +71,7 @@ LANES = (FILES, LAKE, TRANSACTIONAL, IDEMPOTENT, AT_LEAST_ONCE)
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One lane's output beside the input."""
+    """One lane's output compared with the input."""
 
     lane: Lane
     expected: int
@@ -118,7 +118,7 @@ def texts_in(name_servers: str, topic: str) -> list[tuple[int, int, str]]:
 
 
 def count_of(name_servers: str, topic: str) -> int:
-    """How many messages readers would see."""
+    """Return the number of readable messages."""
     with Admin(name_servers) as admin:
         return sum(queue.max_offset - queue.min_offset for queue in admin.topics.stats(topic).queues)
 
@@ -151,7 +151,7 @@ class Feed:
 
 
 class Stage:
-    """Where it is played. Leaving the block ends the application."""
+    """The broker, the producer and the application of one test. Leaving the block ends the application."""
 
     def __init__(
         self,
@@ -250,7 +250,7 @@ class Stage:
 
     @property
     def log_file(self) -> Path:
-        """What the application said, in all its lives."""
+        """The application's output, over all its restarts."""
         return self.home / "application.log"
 
     # --- the application ---------------------------------------------------------------------------------------------
@@ -313,7 +313,7 @@ class Stage:
         return {lane: self._newest(lane, "commits") for lane in self._queries}
 
     def until_all_have_moved(self, batches: int = 1) -> None:
-        """Every lane has finished so many more batches: all that was hurt is well again."""
+        """Wait until every lane has finished this many more batches: everything killed has recovered."""
         before = self._committed()
         self._until(lambda: all(now >= before[lane] + batches for lane, now in self._committed().items()))
 
@@ -334,7 +334,7 @@ class Stage:
     # --- kills -------------------------------------------------------------------------------------------------------
 
     def kill(self, kind: Kind) -> None:
-        """In the middle of a batch, at a moment that the seed chooses. What does not come back by itself is started."""
+        """Kill in the middle of a batch, at a moment that the seed chooses; restart processes that Spark does not."""
         self.until_all_have_moved()
         lane = self.chance.choice(self._queries)
         batch = self.until_in_the_middle_of_a_batch(lane)

@@ -1,4 +1,4 @@
-"""kill -9 in the middle of a batch, of everything that can be killed: what comes out is what went in, once.
+"""kill -9 in the middle of a batch, of every process: the output is the input, once.
 
 One application copies a topic in several ways at the same time: to files, to a lake, and to topics in each mode of the
 sink. Its driver, its JVM, its executors and workers, and the broker are killed while it does. In the end nothing is

@@ -1,4 +1,4 @@
-"""A lake of plain Parquet: one commit or none, wherever it is cut, and whoever else writes."""
+"""A lake of plain Parquet: one commit or none, with a crash at any point and with concurrent writers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def append(lake: ParquetLake, start: int, end: int, run: str = "r1") -> None:
 
 
 def plain_offsets(path: Path) -> list[int]:
-    """What somebody sees who knows nothing of commits."""
+    """Return the offsets that a reader without knowledge of commits sees."""
     if not list(path.glob("topic=*/date=*/*.parquet")):
         return []
     return sorted(pq.read_table(path)["queue_offset"].to_pylist())
@@ -141,7 +141,7 @@ def test_an_archive_over_another_archive_is_refused(tmp_path: Path) -> None:
 
 
 def steps_of_a_commit(tmp_path: Path, what) -> int:
-    """How many changes to files a commit makes."""
+    """Return the number of file changes of a commit."""
     for steps in range(1, 100):
         path = tmp_path / f"count-{steps}"
         append(a_lake(path), 0, 3)

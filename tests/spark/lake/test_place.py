@@ -1,4 +1,4 @@
-"""What a lake needs of the place where it lies, from a directory of this machine and from a file system of Arrow's."""
+"""The requirements of a lake on its storage, for a directory of this machine and for a file system of Arrow's."""
 
 from __future__ import annotations
 

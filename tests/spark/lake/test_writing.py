@@ -1,4 +1,4 @@
-"""How files are made, each of one topic and day, sorted and whole; and how it is seen that a commit lacks something."""
+"""Written files are each of one topic and day, sorted and whole; and a commit with missing rows is noticed."""
 
 from __future__ import annotations
 

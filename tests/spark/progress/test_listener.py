@@ -111,7 +111,7 @@ def test_a_listener_shows_its_query_as_a_group_that_nobody_made(stage: Stage) ->
     queue = stage.queues[0]
     stage.send(queue, 5)
     listener = GroupProgress(stage.cluster, stage.group, query="reports")
-    listener.report(None)  # what a query has for its last progress before its first batch
+    listener.report(None)  # the last progress of a query before its first batch
     listener.report(progress_of({queue: 3}))
     listener.report(progress_of({queue: 5}, name="another query"))
     assert listener.flush()

@@ -1,4 +1,4 @@
-"""Real streams and their listener: every batch is told, the last one included."""
+"""Real streams and their listener: every batch is reported, the last one included."""
 
 from __future__ import annotations
 

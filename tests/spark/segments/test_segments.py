@@ -1,4 +1,4 @@
-"""`format("pyromq-segments")` in a real Spark: stores as tables, beside what consumers see of the same topics."""
+"""`format("pyromq-segments")` in a real Spark: stores as tables, compared with consumers of the same topics."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_a_live_store_has_what_a_consumer_of_the_topic_sees(spark: SparkSession,
             assert messages
             seen |= {(m.queue.queue_id, m.queue_offset, m.message_id, m.body, m.tags) for m in messages}
     assert len(seen) == 200
-    deadline = time.monotonic() + DURABLE_SECONDS  # the broker notes what is durable once a second
+    deadline = time.monotonic() + DURABLE_SECONDS  # the broker records the durable end once a second
     while True:
         frame = table(spark, mq.data_dir / "store", topics="segments-live")
         found = {(r.queue_id, r.queue_offset, r.msg_id, bytes(r.body), r.tags) for r in frame.collect()}

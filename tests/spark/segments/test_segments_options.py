@@ -1,4 +1,4 @@
-"""The options of the segments' format: what they mean, and what is refused with which words."""
+"""The options of the segments' format: their meaning, and the messages of refusals."""
 
 from __future__ import annotations
 

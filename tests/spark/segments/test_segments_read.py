@@ -1,4 +1,4 @@
-"""Reading pieces of a log as an executor does: what becomes a row, in what batches, and what is damage."""
+"""Reading pieces of a log as an executor does: rows, batches and damage."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_every_record_with_a_wrong_crc_is_left_out(tmp_path: Path) -> None:
 def test_damage_in_a_file_that_is_fetched_part_by_part(
     tmp_path: Path, window: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A record behind it may be cut by the end of what is in sight, at any byte."""
+    """The end of the read window may cut the record after the damage, at any byte."""
     pieces, second = damaged_log(tmp_path, b"\1\2\3\4", 4)
     monkeypatch.setattr(segments_read, "WINDOW_BYTES", window)
     monkeypatch.setattr(segments_read, "open_source", PartByPart)

@@ -1,4 +1,4 @@
-"""What of stores, logs, files and backups may be read, and what is refused. No Spark is needed for this."""
+"""Stores, logs, files and backups that may be read, and refused ones. No Spark is needed for this."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_the_same_file_is_not_read_twice(tmp_path: Path) -> None:
 
 
 def test_a_log_apart_that_a_broker_uses_is_refused(tmp_path: Path) -> None:
-    """How far it may be read stands in the store, and nobody knows here where that is."""
+    """The store holds the durable end of the log, and the log does not name its store."""
     write_log(tmp_path / "log", some_drafts(3))
     lock = OsDisk(tmp_path).lock(tmp_path / "log" / "pyromq" / "lock")
     with pytest.raises(StoreError, match="name that one"):

@@ -1,4 +1,4 @@
-"""Addresses of places: what is below them, and what people are shown of them."""
+"""Addresses of places: the files below them, and their form in messages for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One decision for each batch, whoever writes it, whoever looks for it, from wherever he begins to read."""
+"""One decision for each batch, for every writer and every reader, from any first offset of a reader."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_layout_stands_beside_decisions() -> None:
 
 
 def test_where_a_query_is_never_changes() -> None:
-    """These numbers are in brokers: another one for a name would overlook what is decided."""
+    """These numbers are in brokers: another one for a name would overlook its decisions."""
     assert (QUEUES, queue_of("3f1c"), tag_of("3f1c")) == (8, 1, "qa109a561")
 
 
@@ -109,7 +109,7 @@ class Queue:
         self.written: list[BatchDecision] = []
 
     def look(self, batch: int) -> int | None:
-        """How far a driver has read, if it goes on to decide the batch."""
+        """Return the end of a driver's reading; None if the batch or a later one is decided already."""
         return None if any(one.batch >= batch for one in self.written) else len(self.written)
 
     def write(self, batch: int, after: int, attempt: str) -> None:
@@ -162,7 +162,7 @@ def test_a_reader_keeps_the_newest_and_reads_the_rest_again() -> None:
 
 
 def test_what_retention_deleted_is_not_taken_for_undecided() -> None:
-    """Only a later decision is left: nobody knows what was decided over the batch before it."""
+    """Only a later decision is left: the decision of the batch before it is unknown."""
     view = View(50)
     view.add(BatchDecision("q", 9, {}, 50, 50))
     view.end = 51

@@ -33,7 +33,7 @@ from pyromq.wire.command import Command
 QUEUE, OTHER = MessageQueue("orders", "a", 0), MessageQueue("orders", "b", 0)
 OK, BUSY, ILLEGAL = ResponseCode.SUCCESS, ResponseCode.SYSTEM_BUSY, ResponseCode.MESSAGE_ILLEGAL
 
-#: What becomes of a request: an answer with this code, an error in its place, or an error before it leaves.
+#: The outcome of a request: an answer with this code, an error in its place, or an error before it leaves.
 Fate = int | PyroMQError
 
 

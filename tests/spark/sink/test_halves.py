@@ -209,7 +209,7 @@ def test_decisions_that_could_be_overlooked_are_not_made(route: list[tuple[str, 
 
 
 def test_a_query_whose_decisions_were_deleted_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    """Whether its batch was decided before nobody can tell any more."""
+    """An earlier decision of its batch can no longer be found."""
 
     class Emptied:
         async def view(self, query: str, batch: int) -> View:

@@ -1,4 +1,4 @@
-"""The options and columns of a sink: what is wrong with them is told when the query is planned, in a sentence."""
+"""The options and columns of a sink: planning the query reports each fault in a sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows become messages a column at a time. What comes out is compared with what the readable codec makes of a row."""
+"""Rows become messages a column at a time. The result is compared with the reference implementation's, row by row."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def packer(topic: str | None = "orders", compression: str | None = None) -> Pack
 
 
 def drafts(rows: Rows, max_bytes: int = 1 << 20) -> list[Draft]:
-    """What a broker makes of the requests."""
+    """Return the messages that a broker makes of the requests."""
     found: list[Draft] = []
     for piece in pieces(rows.bodies, rows.properties, rows.flags, max_bytes):
         template = Draft(

@@ -196,7 +196,7 @@ def test_a_task_that_dies_in_the_middle_is_repeated(stream: Stream, scene: Scene
 
 @pytest.mark.parametrize("mode", ["transactional"])
 def test_a_task_knows_its_query_and_its_batch(stream: Stream, scene: Scene, topic: str, mode: str) -> None:
-    """`write` is told neither; Spark's local properties have both."""
+    """`write` receives neither; Spark's local properties have both."""
     stream.add(0, 10)
     stream.add(10, 10)
     query = stream.run()

@@ -211,7 +211,7 @@ def test_rows_of_an_attempt_that_died_are_rolled_back_when_the_broker_asks(scene
 
 
 def end_told(options: SinkOptions, written: Written) -> End:
-    """What a broker is told when it asks for a half of these."""
+    """Return the answer to a broker that checks a half message of this task."""
     place, attempt = place_of(options), written.attempt
     assert attempt is not None
     stamp = f"{written.query}:{written.batch}:{written.partition}:{attempt.name}:0"
@@ -268,7 +268,7 @@ def test_of_two_drivers_the_first_decides(scene: Scene, topic: str) -> None:
     assert scene.commit(options, [mine])
 
     async def too_late() -> BatchDecision:
-        """What `decide` does after a look that was before the other's decision."""
+        """Do as `decide` does after a look that was before the decision of the other attempt."""
         queue = await other.decisions.queue("q-two")
         assert theirs.attempt is not None
         late = BatchDecision("q-two", 0, {0: theirs.attempt}, after=seen.start)
@@ -353,7 +353,7 @@ def behind_proxy() -> Iterator[tuple[BrokerProcess, FaultProxy, Scene]]:
 
 
 class Cutting:
-    """Cuts the line again and again, a moment after something has passed, until it is told to stop."""
+    """Cuts the connection repeatedly, a moment after bytes have passed, until it is stopped."""
 
     def __init__(self, proxy: FaultProxy) -> None:
         self._proxy = proxy
@@ -386,7 +386,7 @@ def test_a_line_that_is_cut_between_sends_and_answers_loses_nothing(mode: Mode) 
         assert set(found) == set(range(count))
         if mode is not Mode.AT_LEAST_ONCE:
             assert scene.repeated("cut") == {}
-        if mode is Mode.TRANSACTIONAL:  # what was sent twice is asked for, and does not come a second time
+        if mode is Mode.TRANSACTIONAL:  # the broker checks the repeated halves, and delivers none a second time
             threading.Event().wait(4.0)
             assert scene.repeated("cut") == {}
 

@@ -1,4 +1,4 @@
-"""How a limit is divided among queues, and when a batch is worth it."""
+"""Dividing a limit among queues, and the smallest batch worth running."""
 
 from __future__ import annotations
 

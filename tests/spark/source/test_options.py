@@ -1,4 +1,4 @@
-"""The options of the source: what each may be, and what is said of what it may not be."""
+"""The options of the source: the values of each, and the messages for other values."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def refused(options: dict[str, str], read=stream_options) -> str:
     return str(caught.value)
 
 
-# --- what is taken ---------------------------------------------------------------------------------------------------
+# --- accepted values -------------------------------------------------------------------------------------------------
 
 
 def test_two_options_are_enough() -> None:
@@ -111,7 +111,7 @@ def test_times_and_sizes() -> None:
     assert stream_options(LEAST | {"startingTimestamp": "2026-01-31T12:00:00Z"}).starting.timestamp_ms == 1769860800000
 
 
-# --- what is refused -------------------------------------------------------------------------------------------------
+# --- refused values --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

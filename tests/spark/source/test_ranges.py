@@ -1,4 +1,4 @@
-"""What each task reads."""
+"""The range of each task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How executors read: everything in a span once and in order, whatever brokers do meanwhile."""
+"""Executors read everything in a span once and in order, whatever brokers do during it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PULLING = Pulling(cluster=Cluster("nowhere:1"), pull_bytes=20_000, patience_s=60
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pauses between tries are none: the clock of `SmallCluster` goes on with each of them."""
+    """No pauses between tries: each try advances the clock of `SmallCluster`."""
     monkeypatch.setattr(remote, "FIRST_PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(remote, "LAST_PAUSE_SECONDS", 0.0)
     # And a first pull is small, so that several follow it.

@@ -187,7 +187,7 @@ MIB = 1 << 20
 
 @pytest.fixture(scope="module")
 def forgetful() -> Iterator[BrokerProcess]:
-    """Forgets everything but the last segment when it is told to."""
+    """A broker that deletes everything except the last segment on request."""
     config = {
         "store.segment_bytes": MIB, "store.retention.max_age_hours": 0.00001, "store.retention.interval_ms": 3_600_000,
         "store.max_body_bytes": 512 << 10,

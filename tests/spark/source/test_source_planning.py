@@ -346,7 +346,7 @@ def test_a_batch_that_asks_for_what_is_gone() -> None:
 
 
 class SmallSpark:
-    """What Spark does with a stream's offsets: written ahead, committed after, asked for again after a crash."""
+    """Spark's handling of a stream's offsets: written ahead, committed after, requested again after a crash."""
 
     def __init__(self, new_plan: Callable[[], StreamPlan]) -> None:
         self._new_plan = new_plan

@@ -1,4 +1,4 @@
-"""What Spark calls, without Spark: schemas, limits, and errors at the moment at which Spark shows them best."""
+"""The methods that Spark calls, without Spark: schemas, limits, and errors at the moment Spark shows them best."""
 
 from __future__ import annotations
 

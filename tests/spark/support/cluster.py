@@ -1,7 +1,7 @@
 """A standalone Spark cluster on this machine, from nothing but the installed `pyspark`: a master and some workers.
 
-Its programs run with a Python in which PyroMQ was installed from its wheel, never with the source tree: that is what a
-cluster of somebody else would have. Everything listens on the loopback, on ports that the system chose.
+Its programs run with a Python in which PyroMQ was installed from its wheel, never with the source tree, as on a user's
+cluster. Everything listens on the loopback, on ports that the system chose.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class PulledPlug(Exception):
 
 
 class FragilePlace:
-    """A place where the process dies before or after its n-th change to a file. Whoever comes after uses a new one."""
+    """A place where the process dies before or after its n-th change to a file. The next process uses a new one."""
 
     CHANGES = ("create", "replace", "move", "remove", "remove_tree")
 

@@ -1,4 +1,4 @@
-"""Logs on disk, small enough to have several segments, and what is read of them."""
+"""Logs on disk, small enough to have several segments, and their expected rows."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def object_store() -> Iterator[ObjectStore]:
         said = next((line for line in server.stderr if "Running on" in line), None)
         late.cancel()
         assert said is not None, "moto's server did not start"
-        # Nobody may wait for a reader of what it says.
+        # Drain its output: a full pipe would block the server.
         threading.Thread(target=server.stderr.read, daemon=True).start()
         store = ObjectStore(port)
         store.make_bucket()

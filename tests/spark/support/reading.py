@@ -57,7 +57,7 @@ class Stream:
 
 
 def await_numbers(stream: Stream, query: StreamingQuery, count: int) -> list[int]:
-    """Process until so many messages are there."""
+    """Process until this many messages have arrived."""
     for _ in range(PATIENCE_S):
         query.processAllAvailable()
         found = stream.found()

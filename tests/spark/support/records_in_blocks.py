@@ -11,7 +11,7 @@ from pyromq.model.message import Draft
 from pyromq.records.compression import compress
 from records.drafts import BASE, drafts, log_of
 
-#: What is no UTF-8, names that are there twice, an entry without a value: what a careless producer sends.
+#: Invalid UTF-8, repeated names, an entry without a value: properties that a careless producer sends.
 ODD_PROPERTIES = [
     b"TAGS\x01\xff\xfe\x02KEYS\x01ok",
     b"TAGS\x01one\x02TAGS\x01two\x02",

@@ -23,7 +23,7 @@ from pyromq.spark.sink.identity import Identity
 from pyromq.spark.sink.options import Mode, SinkOptions
 from pyromq.spark.sink.task import WRITERS, Place, TaskWriter, place_of
 
-#: More than any story needs; a test that waits so long has failed.
+#: More than any story needs; a test that reaches this limit has failed.
 LONG_S = 60.0
 
 
@@ -36,7 +36,7 @@ def frames(first: int, count: int, size: int = 500, **columns: list[Any]) -> lis
 
 
 class Scene:
-    """What a test does with a cluster."""
+    """The operations of a test on a cluster."""
 
     def __init__(self, name_servers: str, **more: Any) -> None:
         self.cluster = Cluster(name_servers, **more)
@@ -82,11 +82,11 @@ class Scene:
         return [int(message.body) for message in self.messages(topic)]
 
     def repeated(self, topic: str) -> dict[int, int]:
-        """How often rows are there that are there more than once."""
+        """Return the count of each row that occurs more than once."""
         return {body: count for body, count in Counter(self.bodies(topic)).items() if count > 1}
 
     def wait_for(self, topic: str, count: int) -> list[int]:
-        """Until so many messages are there: brokers ask for halves by and by."""
+        """Wait until this many messages are readable: brokers check half messages gradually."""
         pause = threading.Event()
         for _ in range(int(LONG_S / 0.1)):
             found = self.bodies(topic)
@@ -128,7 +128,7 @@ def beside(work: Callable[[], None]) -> Iterator[None]:
     def run() -> None:
         try:
             work()
-        except BaseException as error:  # noqa: BLE001  it is raised where somebody sees it
+        except BaseException as error:  # noqa: BLE001  it is raised again in the test's thread
             errors.append(error)
 
     thread = threading.Thread(target=run, name="beside", daemon=True)

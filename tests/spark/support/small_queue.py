@@ -33,7 +33,7 @@ def record_of(offset: int, size: int) -> bytes:
 
 @dataclass
 class SmallQueue:
-    """What one broker has of the queue."""
+    """One broker's part of the queue."""
 
     first: int = 0
     end: int = 1000
@@ -95,7 +95,7 @@ class SmallCluster:
         self.refreshed = 0
         #: A new session knows no address.
         self._has_asked = False
-        #: Called at each look for routes: a broker may come back.
+        #: Called at each refresh of routes: a broker may be available again.
         self.on_refresh: Callable[[], None] = lambda: None
 
     async def ask(

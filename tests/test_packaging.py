@@ -105,7 +105,7 @@ def test_without_the_kernel_the_readable_forms_serve(pure_bin: Path, tmp_path: P
     lines = (
         "from pathlib import Path; import pyromq; from pyromq.config import StoreConfig;"
         "from pyromq.model.message import Draft; from pyromq.records import scan;"
-        "from pyromq.store import queue_cursor;"
+        "from pyromq.store.queues import queue_cursor;"
         "from pyromq.store.message_store import MessageStore, decode;"
         f"store = MessageStore(StoreConfig(root=Path({str(tmp_path)!r}), segment_bytes=1 << 16)); store.open();"
         "store.append([Draft(b'orders', 0, b'hello')]); store.dispatch();"

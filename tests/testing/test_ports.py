@@ -13,7 +13,7 @@ from pyromq.testing.brokers import ports
 
 #: Another test, in a process of its own, that wants a port where there are three.
 WANTS_ONE = """
-from pyromq.testing import ports
+from pyromq.testing.brokers import ports
 ports.LOWEST, ports.HIGHEST = {first}, {first} + 3
 print(ports.free_port())
 """

@@ -1,1 +1,1 @@
-"""Who asks, and what they may do."""
+"""Authentication of clients and brokers, and their permissions."""

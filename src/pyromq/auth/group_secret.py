@@ -18,7 +18,7 @@ from pyromq.errors import ConfigError
 
 log = logging.getLogger("pyromq.auth")
 
-#: How long a nonce may be used after it was issued.
+#: A nonce is valid for this time after it was issued.
 NONCE_SECONDS = 60.0
 #: Used nonces that are remembered until they expire; only holders of the secret add to them.
 MAX_USED = 100_000

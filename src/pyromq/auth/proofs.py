@@ -1,4 +1,4 @@
-"""What brokers of a name and their tools prove to each other: the text of each proof, in one place.
+"""Proofs between brokers of one name and their tools: the text of each proof, in one place.
 
 GET_BROKER_EPOCH_CACHE (1007). The asker sends a nonce of its own, its member id, and a proof; the answer carries a
 proof over the asker's nonce and the whole body, in the header field `proof`. A replayed question is harmless: it names

@@ -1,7 +1,7 @@
-"""How a request is signed with an access key: the form that RocketMQ's own clients use, and its brokers check.
+"""Signatures of requests with an access key: the form that RocketMQ's own clients use, and its brokers check.
 
 The signature covers the values of all fields, in the order of their names, and the body; not the request's code, the
-time or the peer. Whoever can read it on the way can send it again: use it with TLS.
+time or the peer. An eavesdropper can replay a signed request: use it with TLS.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Credentials:
 
     access_key: str
     secret_key: str = field(repr=False)
-    #: Goes along with keys that somebody hands out for a while.
+    #: Belongs to temporary keys that a token service issues.
     security_token: str | None = field(default=None, repr=False)
 
 

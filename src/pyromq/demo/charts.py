@@ -1,4 +1,4 @@
-"""What happened since an act began, moment by moment: waits of visitors, backlogs of services, traffic."""
+"""Time series of the current act: waiting times of visitors, backlogs of services, traffic."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pyromq.demo.frame import LaneView, ServiceView
 from pyromq.demo.lanes import Lane
 from pyromq.demo.stage import Greeter, Stage
 
-#: How often a figure is added.
+#: Interval between two figures.
 TICK_SECONDS = 0.1
 #: Over how many of these the speed of a service is taken.
 RATE_TICKS = 10

@@ -1,4 +1,4 @@
-"""What there is to see at one moment of the story: plain values, for whoever draws them."""
+"""One moment of the story as plain values, for a screen or a log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class LaneView:
     waiting: int = 0
     failed: int = 0
     gave_up: int = 0
-    #: How long visitors waited, a figure for each moment of the act; 0 before the first was done.
+    #: Waiting times of visitors, a figure for each moment of the act; 0 before the first visit ended.
     history: tuple[float, ...] = ()
     #: Medians of its steps.
     steps: dict[str, float] = field(default_factory=dict)
@@ -44,10 +44,10 @@ class Frame:
     title: str
     #: One or two plain sentences.
     told: str
-    #: What goes on right now.
+    #: The current activity.
     now: str
     elapsed_s: float
-    #: Whom clients ask for the broker.
+    #: Addresses of the name servers.
     name_servers: str = ""
     in_line: LaneView | None = None
     queued: LaneView | None = None
@@ -55,5 +55,5 @@ class Frame:
     #: Visitors a second, a figure for each moment of the act; empty where people take turns.
     traffic: tuple[float, ...] = ()
     acknowledged: int = 0
-    #: What the acts before have shown, one line each.
+    #: Findings of the previous acts, one line each.
     findings: tuple[str, ...] = ()

@@ -18,7 +18,7 @@ SignUp = Callable[[str], Awaitable[None]]
 
 
 class Steps:
-    """Where the time of a sign-up goes, step by step."""
+    """The duration of each step of a sign-up."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, Histogram] = {}
@@ -90,7 +90,7 @@ class Lane:
             self.waiting -= 1
 
     def take_fresh(self) -> list[float]:
-        """How long those waited whose visit ended since this was last asked."""
+        """Return the waiting times of the visits that ended since the last call."""
         fresh, self._fresh = self._fresh, []
         return fresh
 

@@ -1,4 +1,4 @@
-"""Who signed up, and who was greeted by which service: the books by which nothing is lost, or something is."""
+"""The sign-ups, and the services that greeted each: proof that no message is lost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What the books say of one service."""
+    """The figures of one service."""
 
     #: Sign-ups that it handled at least once, that it handled again, and that it never saw.
     handled: int

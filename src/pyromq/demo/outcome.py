@@ -1,4 +1,4 @@
-"""What the story has measured, as it is given to people and to scripts."""
+"""The results of the story, for people and for scripts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What piled up behind the queue, at the service where it was most, and how long it took until it was gone."""
+    """The largest backlog of any service, and the time until it was drained."""
 
     service: str
     peak: int

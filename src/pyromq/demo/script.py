@@ -1,10 +1,10 @@
-"""How long each part of the story takes, and how many people are in it. Everything else is measured."""
+"""The duration of each part of the story, and the number of visitors. Everything else is measured."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: How long the story is for when nobody says; and the short form of it.
+#: The default length of the story, and the length of its short form.
 USUAL_SECONDS, FAST_SECONDS = 45.0, 12.0
 #: Shorter than this there is too little to measure.
 LEAST_SECONDS = 4.0
@@ -23,9 +23,9 @@ class Script:
     #: Visitors a second, and how many times that in the burst.
     usual_rate: float = 20.0
     burst_factor: int = 10
-    #: How long a visitor waits before they leave.
+    #: A visitor leaves after waiting this long.
     patience_s: float = 2.0
-    #: How long a backlog may take to drain, and the last message to be handled, before something must be wrong.
+    #: The longest time for a backlog to drain, and for the last message to be handled; longer is an error.
     drain_limit_s: float = 30.0
 
     @property

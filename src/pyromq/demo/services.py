@@ -1,4 +1,4 @@
-"""The services that greet a new user. Each takes real time, and does only so much at once."""
+"""The services that greet a new user. Each call takes real time, and a service runs a limited number at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ServiceDown(PyroMQError):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a service does, how long one call of it takes, and how many it works on at once."""
+    """A service: its name, the duration of one call, and the number of calls it runs at once."""
 
     name: str
     seconds: float
@@ -31,7 +31,7 @@ class Kind:
 
 #: Together with the registration itself, the 200 ms of the story.
 KINDS = (Kind("SMS", 0.045), Kind("push", 0.035), Kind("coupon", 0.040), Kind("gift", 0.030))
-#: What a sign-up does itself, with or without a queue: check the form, write the user to a database.
+#: The duration of a sign-up's own work, with or without a queue: check the form, write the user to a database.
 REGISTRATION_SECONDS = 0.050
 
 

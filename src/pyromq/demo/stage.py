@@ -31,7 +31,7 @@ STOP_GRACE_SECONDS = 1.0
 
 
 class Cluster:
-    """Where the messages go, and what every client is given to get there."""
+    """The name servers of the demo's messages, and the connection settings of every client."""
 
     def __init__(self, name_servers: str, connection: Mapping[str, Any] | None = None) -> None:
         self.name_servers = name_servers
@@ -91,7 +91,7 @@ class Stage:
         self.greeters = [Greeter(Service(kind, rng), cluster, topic, self.ledger) for kind in KINDS]
         self.in_line = Lane("in line", self._sign_up_in_line, patience_s)
         self.queued = Lane("with a queue", self._sign_up_with_queue, patience_s)
-        #: How long it took until the broker said that it has a message.
+        #: Time until the broker acknowledged a message.
         self.sends = Histogram(FINE_BOUNDS)
         self._producer = Producer(cluster.name_servers, **cluster.connection, group=f"{topic}-signup")
         self._rng = rng
@@ -114,7 +114,7 @@ class Stage:
             for greeter in self.greeters:
                 running.push_async_callback(greeter.stop)
                 await greeter.start()
-            # The first message connects everybody. It is handled and counted, but nobody waits for it in an act.
+            # The first message opens every connection. It is handled and counted, but is not part of an act.
             await self.queued.visit("first")
             yield self
 

@@ -166,13 +166,13 @@ class Story:
             await asyncio.gather(stream, return_exceptions=True)
 
     async def _drained(self, greeters: Sequence[Greeter]) -> float:
-        """How long it took until these had no more to do than they have hands for."""
+        """Return the seconds until the backlog of each of these services was at most its capacity."""
         began, ledger = self._loop.time(), self._stage.ledger
         await self._until(lambda: all(ledger.backlog(one.name) <= one.service.kind.capacity for one in greeters))
         return round(self._loop.time() - began, 2)
 
     async def _until(self, holds: Callable[[], bool]) -> None:
-        """Or until it takes so long that something must be wrong; the books tell what."""
+        """Wait for a condition, at most for the script's drain limit; the ledger shows the failure."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._script.drain_limit_s):
                 while not holds():

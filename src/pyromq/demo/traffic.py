@@ -1,4 +1,4 @@
-"""Where visitors come from: a few who take turns without a pause, or a stream that does not wait for anybody."""
+"""The arrivals of visitors: a fixed number without pauses, or a stream at a given rate."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Visitors:
         return f"{self._run}-{next(self._numbers)}"
 
     async def take_turns(self, lane: Lane, desks: int, seconds: float) -> None:
-        """So many at a time, the next as soon as one is done: how much can this lane do?"""
+        """Keep `desks` visits running, to measure the lane's throughput."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
 

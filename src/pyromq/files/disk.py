@@ -1,15 +1,15 @@
 """The disk as the store sees it: a port, and the real one.
 
-Everything the store does to files goes through a `Disk`, so that tests can hand in one that records what was
-synced and shows what a power cut may leave (`pyromq.testing.SimDisk`).
+Everything the store does to files goes through a `Disk`, so that tests can pass one that records
+the synced bytes and simulates power cuts (`pyromq.testing.SimDisk`).
 
-What the real one promises:
+Guarantees of the real one:
 
 - `create_mapped`: the file has its length, and the blocks that were asked for, before it has its name. A crash in the
   middle leaves nothing under the name. A full disk raises `OSError` (ENOSPC) and leaves nothing either.
 - `replace_bytes`: after a crash the file is the old one or the new one, never a mixture.
-- `MappedFile.buffer` stays valid for whoever holds a view of it, also after `close` and after the file is removed:
-  the mapping goes when the last view does.
+- `MappedFile.buffer` stays valid for every holder of a view, also after `close` and after the file is removed:
+  the mapping goes with its last view.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pyromq.files import platform
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """How full a file system is."""
+    """The space of a file system."""
 
     total: int
     used: int
@@ -76,13 +76,13 @@ class MappedFile(Protocol):
         """Hint: these bytes are written soon."""
 
     def sync_descriptor(self) -> int:
-        """What another thread calls fdatasync with instead of `sync`; -1 where there is no such thing."""
+        """Return the descriptor on which another thread calls fdatasync instead of `sync`; -1 if there is none."""
 
     def keep_pages_small(self) -> None:
         """Hint: little is written at a time, so large pages would be read and written in vain."""
 
     def let_pages_grow(self) -> None:
-        """Hint: nothing more is written, and who reads goes on reading."""
+        """Hint: nothing more is written, and readers keep reading."""
 
     def let_descriptor_go(self) -> None:
         """Hint: there are thousands of such files. Nothing keeps it open but its mapping; what needs the file itself
@@ -106,7 +106,7 @@ class MappedFile(Protocol):
 class NotTried(OSError):
     """A sync that could not begin: what it needed could not be opened. Nothing is lost, and trying again is right.
 
-    After any other error of a sync nobody knows what is on the disk.
+    After any other error of a sync the content of the disk is unknown.
     """
 
 
@@ -115,7 +115,7 @@ class DirectoryLock(Protocol):
 
 
 class Locked(Exception):
-    """Somebody else holds the lock; `pid` is theirs, where the system knows it."""
+    """Another process holds the lock; `pid` is its id, if the system knows it."""
 
     def __init__(self, pid: int | None) -> None:
         super().__init__(pid)
@@ -146,7 +146,7 @@ class Disk(Protocol):
     def create_mapped(self, path: Path, size: int, *, reserve: bool, durable: bool = True) -> MappedFile:
         """A new file of zeroes. With `reserve` all its blocks are taken now, else `MappedFile.reserve` takes them.
 
-        Unless it is `durable` at once its name becomes so with its first `sync`: for files that can be made anew.
+        Unless it is `durable` at once its name becomes so with its first `sync`: for files that can be rebuilt.
         """
 
     def open_mapped(self, path: Path, *, writable: bool = True) -> MappedFile: ...
@@ -168,7 +168,7 @@ class Disk(Protocol):
         """Make durable what a name stands for now, or that it stands for nothing. Raises OSError, NotTried."""
 
     def files_left(self) -> int:
-        """How many more files may be opened."""
+        """Return the number of files that may still be opened."""
 
     def usage(self, path: Path) -> Usage: ...
 
@@ -176,10 +176,10 @@ class Disk(Protocol):
         """Take the lock file or raise `Locked`."""
 
     def lock_holder(self, path: Path) -> int | None:
-        """The pid that holds the lock, 0 when the system does not know whose it is, None when nobody does."""
+        """Return the pid that holds the lock, 0 if the system does not know it, None if the lock is free."""
 
 
-#: Python's mapping keeps a descriptor of its own, which we do not need, unless it is told not to.
+#: Python's mapping duplicates the descriptor by default, which we do not need.
 _ONE_DESCRIPTOR: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 
 
@@ -388,7 +388,7 @@ class OsDisk:
 
     def sync_name(self, path: Path) -> None:
         """Make a name durable, and those of the directories on the way to it that are new."""
-        with self._naming:  # nobody may pass before a directory that another thread is syncing is done
+        with self._naming:  # wait for a directory that another thread is syncing
             for directory in path.parents:
                 if directory in self._unsynced:
                     self._unsynced.discard(directory)  # first: another name may come while it is being synced
@@ -444,7 +444,7 @@ class OsDisk:
         return mapped
 
     def _staging_for(self, directory: Path) -> Path:
-        """Where a file is made before it gets its name there, in the same file system."""
+        """Return the directory of the same file system in which a file is made before its rename to `directory`."""
         self._make_dir(self._staging)
         own = self._apart.get(directory)
         if own is None:
@@ -500,7 +500,7 @@ class OsDisk:
 
     def usage(self, path: Path) -> Usage:
         figures = os.statvfs(path)
-        # What only root may use counts as used: the broker should not run as root.
+        # Blocks reserved for root count as used: the broker should not run as root.
         total = figures.f_frsize * (figures.f_blocks - figures.f_bfree + figures.f_bavail)
         used = total - figures.f_frsize * figures.f_bavail
         return Usage(total=total, used=used, device=path.stat().st_dev)
@@ -527,7 +527,7 @@ class OsDisk:
             stat = os.fstat(fd)
             if self.identity(path) != (stat.st_dev, stat.st_ino):
                 raise Locked(None)  # removed since it was opened: another process may hold the new one
-            os.pwrite(fd, b"lock", 0)  # what RocketMQ writes there
+            os.pwrite(fd, b"lock", 0)  # as RocketMQ does
         except BaseException:
             held.release()
             raise
@@ -566,7 +566,7 @@ _FLOCK = struct.Struct("hhqqi4x")  # type, whence, start, length, pid: Linux, 64
 
 
 def _holder(fd: int) -> int | None:
-    """The pid that holds the record lock on the first byte, as the system tells it; 0: unknown; None: nobody."""
+    """Return the pid that holds the record lock on the first byte; 0 if it is unknown, None if the lock is free."""
     try:
         answer = fcntl.fcntl(fd, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
         kind, _, _, _, pid = _FLOCK.unpack(answer)

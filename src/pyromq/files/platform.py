@@ -44,7 +44,7 @@ _libc = _load_libc()
 
 
 def address_of(mapping: mmap.mmap) -> int:
-    """Where a writable mapping begins in memory. Holds no reference: keep the mapping alive yourself."""
+    """Return the memory address of a writable mapping. Holds no reference: keep the mapping alive yourself."""
     return ctypes.addressof(ctypes.c_char.from_buffer(mapping))
 
 
@@ -129,7 +129,7 @@ def data_end(fd: int, start: int, size: int) -> int:
     return size
 
 
-#: Whether `sync_data` is nothing but that call.
+#: True if `sync_data` is one call of fdatasync.
 SYNCS_WITH_FDATASYNC = hasattr(os, "fdatasync")
 
 
@@ -198,7 +198,7 @@ def raise_open_file_limit() -> None:
 
 
 def open_files_left() -> int:
-    """How many more files this process may open, as its own limit says."""
+    """Return the number of files this process may still open, by its own limit."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     try:
         lowest_free = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)

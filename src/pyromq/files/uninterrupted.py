@@ -1,6 +1,6 @@
 """Work of another thread that must not be given up in the middle.
 
-Cancelling a task does not stop the thread that works for it: the work goes on, and its outcome would be lost. For a
+Cancelling a task does not stop the thread that works for it: the thread continues, and its outcome would be lost. For a
 sync that is the difference between "not confirmed" and "confirmed", so a cancelled task waits for the outcome, takes
 it into account, and only then ends.
 """
@@ -14,8 +14,8 @@ Result = TypeVar("Result")
 
 
 async def uninterrupted(work: asyncio.Future[Result]) -> Result:
-    """The outcome of the work, error or not. A cancellation is raised after it, and only if it was no error: whoever
-    catches the error and goes on calls `end_if_cancelled`."""
+    """Return or raise the outcome of the work. A cancellation is raised after it, and only if the work succeeded:
+    a caller that catches the error and continues must call `end_if_cancelled`."""
     cancelled: asyncio.CancelledError | None = None
     while not work.done():
         try:
@@ -31,7 +31,7 @@ async def uninterrupted(work: asyncio.Future[Result]) -> Result:
 
 
 def end_if_cancelled() -> None:
-    """For a loop that goes on after an error of such work: the error may have come with a cancellation."""
+    """Raise a pending cancellation, in a loop that continues after an error: the error may have hidden it."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError

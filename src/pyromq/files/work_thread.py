@@ -36,7 +36,7 @@ class WorkThread:
         return piece.done
 
     def close(self) -> None:
-        """Finish what was handed over, and end."""
+        """Finish the submitted work, and end."""
         self._pieces.put(None)
         self._thread.join()
 
@@ -45,9 +45,9 @@ class WorkThread:
             error: BaseException | None = None
             try:
                 piece.work()
-            except BaseException as problem:  # noqa: BLE001  it is raised where somebody waits for it
+            except BaseException as problem:  # noqa: BLE001  it is raised in the awaiting task
                 error = problem
-            with contextlib.suppress(RuntimeError):  # the loop is gone, and so is whoever waited
+            with contextlib.suppress(RuntimeError):  # the loop is closed, so no task awaits the outcome
                 piece.loop.call_soon_threadsafe(_settle, piece.done, error)
 
 

@@ -1,1 +1,1 @@
-"""What a consumer asks for: tag lists, SQL92 expressions, and subscriptions made of either."""
+"""Filters of consumers: tag lists, SQL92 expressions, and subscriptions made of either."""

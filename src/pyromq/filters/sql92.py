@@ -34,7 +34,7 @@ MAX_LENGTH = 65_536
 #: in turn.
 MAX_NODES = 1024
 
-#: How much of the text an error repeats.
+#: Characters of the text that an error repeats.
 _SHOWN_CHARS = 40
 
 
@@ -46,7 +46,7 @@ class SqlFilter:
     _run: Run = field(compare=False, repr=False)
 
     def matches(self, properties: Mapping[str, str]) -> bool:
-        """Whether it is true; when it is unknown or cannot be evaluated, the message does not match."""
+        """Return True if the expression is true; an unknown value or a failed comparison does not match."""
         try:
             return self._run(properties.get) is True
         except Incomparable:
@@ -65,7 +65,7 @@ class SqlFilter:
 
 
 def compile_sql(text: str) -> SqlFilter:
-    """The filter of an expression; raises `FilterSyntaxError` with the place and what was expected there."""
+    """Return the filter of an expression. Raises FilterSyntaxError with the position and the expected token."""
     if len(text) > MAX_LENGTH:
         raise FilterSyntaxError(MAX_LENGTH, f"it is longer than {MAX_LENGTH} characters")
     return SqlFilter(text, _Parser(text).whole().run)

@@ -1,4 +1,4 @@
-"""The parts of an SQL92 expression: what may be put together, and what it does with a message.
+"""The parts of an SQL92 expression: their allowed combinations and their evaluation on a message.
 
 Each function makes a `Term` of smaller ones, or raises `FilterSyntaxError` where RocketMQ refuses the combination. A
 term's `run` takes the `get` of a message's properties and returns a value; None is SQL's unknown. It raises
@@ -38,7 +38,7 @@ class Term:
     is_literal: bool = False
     #: The name, when the part is a property.
     name: str | None = None
-    #: What it evaluates to for every message, if that is known.
+    #: Its value for every message, if that is constant.
     fixed: Value = None
 
 

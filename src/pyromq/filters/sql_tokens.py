@@ -26,7 +26,7 @@ _TOKEN = re.compile(
     r"|(?P<symbol><>|<=|>=|[=<>(),+-])"
 )
 
-#: What people write who know another SQL.
+#: Tokens of other SQL dialects, and our form of each.
 _HINTS = {
     "!": "not equal is written <>",
     '"': "text is put between single quotes",
@@ -43,7 +43,7 @@ class Token(NamedTuple):
     kind: str
     text: str
     at: int
-    #: Where the next one begins to be looked for.
+    #: Position from which the next token is searched.
     end: int
 
 

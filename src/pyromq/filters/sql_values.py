@@ -1,9 +1,9 @@
 """The values of SQL92 expressions and how Java compares them.
 
 A property is text; a literal is text, a truth value or a number. RocketMQ has three kinds of numbers, and the kind of
-the literal decides how the text of a property is read: beside a 32-bit integer as one (so `7.5` and `3000000000` are
-no numbers there), beside a 64-bit integer as one, beside a double as a double. What cannot be read or compared raises
-`Incomparable`, and the message does not match.
+the literal decides how the text of a property is read: compared with a 32-bit integer as one (so `7.5` and
+`3000000000` are no numbers there), with a 64-bit integer as one, with a double as a double. Unreadable text and an
+impossible comparison raise `Incomparable`, and the message does not match.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _read_hex(text: str) -> float:
         return -math.inf if text[0] == "-" else math.inf
 
 
-#: How text is read when it stands beside a value of a type.
+#: Parsers of text that is compared with a value of each type.
 READERS: dict[type, Callable[[str], Any]] = {bool: read_bool, int: read_int, Long: read_long, float: read_double}
 
 
@@ -116,7 +116,7 @@ def order(left: Scalar, right: Scalar) -> int:
 
 
 def compare(left: Scalar, right: Scalar) -> int:
-    """The text beside a number or a truth value is read as one; numbers of two kinds are taken to the wider one."""
+    """Compare two values. Text is parsed as the type of the other value; of two kinds of numbers the narrower is widened."""
     if type(left) is not type(right):
         if isinstance(left, str):
             left = READERS[type(right)](left)

@@ -1,4 +1,4 @@
-"""What a consumer group wants of a topic, ready to be asked by whoever reads the topic's queues.
+"""A consumer group's filter of a topic, compiled for the readers of the topic's queues.
 
 Reading has two stages. At a queue entry only the tag's code is known: `tag_codes` says which may pass (None: all).
 With the record at hand, `matches_properties` decides, and needs to be asked only if `needs_properties`.
@@ -75,7 +75,7 @@ SQL92 = "SQL92"
 
 
 class MessageFilter(Protocol):
-    """What a tag filter and an SQL92 filter have in common."""
+    """The common interface of tag filters and SQL92 filters."""
 
     @property
     def tag_codes(self) -> frozenset[int] | None: ...

@@ -1,4 +1,4 @@
-"""How new a table is, so that brokers and name servers can tell which copy is the later one."""
+"""The version of a table, by which brokers and name servers tell the newer of two copies."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class DataVersion:
 
     timestamp_ms: int = field(default=0, metadata=in_json("timestamp", INT64))
     counter: int = field(default=0, metadata=in_json("counter", INT64))
-    #: Grows when another broker becomes master; 0 where nobody elects one.
+    #: Grows when another broker becomes master; 0 without elections.
     state_version: int = field(default=0, metadata=in_json("stateVersion", INT64))
-    #: What a newer RocketMQ wrote beside these.
+    #: Fields that only a newer RocketMQ knows.
     unknown: Mapping[str, Json] = field(default_factory=dict)
 
     def next(self, now_ms: int) -> DataVersion:

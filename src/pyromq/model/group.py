@@ -1,4 +1,4 @@
-"""What a broker knows of a consumer group besides its offsets."""
+"""A broker's configuration of a consumer group."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class GroupConfig:
     retry_queues: int = field(default=1, metadata=in_json("retryQueueNums", INT32))
     #: Deliveries after the first before a message goes to the dead-letter topic.
     max_retries: int = field(default=16, metadata=in_json("retryMaxTimes", INT32))
-    #: When a message is delivered again: RocketMQ's object as it stands (type CUSTOMIZED or EXPONENTIAL).
+    #: Delays between deliveries: RocketMQ's object, unchanged (type CUSTOMIZED or EXPONENTIAL).
     retry_policy: Mapping[str, Json] = field(
         default_factory=_default_retry_policy, metadata=in_json("groupRetryPolicy", an_object)
     )
@@ -52,5 +52,5 @@ class GroupConfig:
         default=None, metadata=in_json("subscriptionDataSet", some_objects)
     )
     attributes: Mapping[str, str] = field(default_factory=dict, metadata=in_json("attributes", texts_by_name))
-    #: What a newer RocketMQ wrote beside these.
+    #: Fields that only a newer RocketMQ knows.
     unknown: Mapping[str, Json] = field(default_factory=dict)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, NewType
 
-#: Where a byte is in the whole commit log, counted from its very beginning (RocketMQ: physical offset).
+#: Position of a byte in the whole commit log, counted from its very beginning (RocketMQ: physical offset).
 LogPosition = NewType("LogPosition", int)
 
 #: The place of a message in its queue: 0, 1, 2 … without gaps (RocketMQ: queue offset, cq offset).

@@ -1,5 +1,4 @@
-"""Frozen dataclasses as RocketMQ's JSON has them: a field names its key and its rule once, beside its
-default.
+"""Frozen dataclasses in RocketMQ's JSON: a field names its key and its rule once, with its default.
 
     read_queues: int = field(default=16, metadata=in_json("readQueueNums", COUNT))
 

@@ -89,7 +89,7 @@ def _quote_key(match: re.Match[bytes]) -> bytes:
 
 
 def _check_depth(value: Json) -> None:
-    """Level by level rather than by recursion, which is what must not overflow."""
+    """Raise NotJson above `MAX_DEPTH` levels. Iterates by level, because recursion itself would overflow."""
     level = [value]
     for _ in range(MAX_DEPTH):
         level = [inner for outer in level for inner in _inside(outer) if isinstance(inner, (dict, list))]

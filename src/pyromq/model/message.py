@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from pyromq.model.ids import LogPosition, QueueOffset
 
-#: What a host and port look like in a record: 4 or 16 bytes of address, 4 bytes of port, big-endian.
+#: A host and port as stored in a record: 4 or 16 bytes of address, 4 bytes of port, big-endian.
 PackedHost = bytes
 
 LOCALHOST: PackedHost = b"\x7f\x00\x00\x01\x00\x00\x00\x00"
@@ -35,7 +35,7 @@ class Draft:
 
 
 class AppendedAt(NamedTuple):
-    """Where an appended message is."""
+    """The place of an appended message."""
 
     position: LogPosition
     size: int

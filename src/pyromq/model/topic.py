@@ -1,4 +1,4 @@
-"""What a broker knows of a topic besides its messages."""
+"""A broker's configuration of a topic."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyromq.model.json_form import COUNT, INT32, Json, a_name, in_json, text, te
 
 
 class Permission(IntFlag):
-    """What clients may do with a topic, in RocketMQ's bits."""
+    """The operations that clients may perform on a topic, in RocketMQ's bits."""
 
     INHERIT = 1  # new topics are made after this one
     WRITE = 2
@@ -34,7 +34,7 @@ class TopicConfig:
     order: bool = field(default=False, metadata=in_json("order", true_or_false))
     #: For instance {"message.type": "FIFO"}.
     attributes: Mapping[str, str] = field(default_factory=dict, metadata=in_json("attributes", texts_by_name))
-    #: What a newer RocketMQ wrote beside these.
+    #: Fields that only a newer RocketMQ knows.
     unknown: Mapping[str, Json] = field(default_factory=dict)
 
     @property

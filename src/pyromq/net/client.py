@@ -23,8 +23,8 @@ CONNECT_SECONDS = 3.0
 class Client:
     """Calls servers by address. `handle` answers what they ask in return.
 
-    With `tls` nobody is spoken to in plain text; `sign` is shown every request before it leaves. `on_slow` is told of
-    addresses at which a call of `Connection.call_nowait` has waited for a while.
+    With `tls` every connection is encrypted. `sign` signs every request before it is sent. `on_slow` is called with the
+    address of a peer on which a call of `Connection.call_nowait` has waited for its `slow_s`.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Client:
         try:
             return await connection.call(request, timeout_s)
         except CallTimeout:
-            if connection.last_tick < began:  # a machine that vanished says nothing: the next call tries anew
+            if connection.last_tick < began:  # the peer sent nothing since: the next call must reconnect
                 connection.abort(f"nothing came back within {timeout_s:g} s")
             raise
         except Unreachable:
@@ -69,7 +69,7 @@ class Client:
             ) from None
 
     async def tell(self, address: str, request: Request) -> None:
-        """Send a request that has no answer. Raises Unreachable when nobody is there."""
+        """Send a request that has no answer. Raises Unreachable if the connection cannot be made."""
         (await self.connect(address)).tell(request)
 
     def connected(self, address: str) -> Connection | None:
@@ -91,7 +91,7 @@ class Client:
             return known
 
     def _slow(self, connection: Connection) -> None:
-        """A machine that vanished says nothing, and whoever waits for it tries anew; one that is there may be busy."""
+        """Abort the connection if the peer's machine is gone, so that callers retry; else report it: it may be busy."""
         if connection.is_sent_in_vain:
             connection.abort("what is sent there does not arrive")
             return
@@ -101,7 +101,7 @@ class Client:
                 return
 
     def forget(self, address: str, why: str) -> None:
-        """Break the connection to an address: whoever waits for an answer there is told, and tries elsewhere."""
+        """Break the connection to an address: its pending calls fail, so that their callers try another server."""
         known = self._by_address.pop(address, None)
         if known is not None and known.is_open:
             known.abort(why)
@@ -148,7 +148,7 @@ class Client:
         try:
             if finishing:
                 await asyncio.wait(finishing, timeout=grace_s)
-        finally:  # also when whoever closes is cancelled
+        finally:  # also if the closing task is cancelled
             for task in finishing:
                 task.cancel()
             for connection in open_ones:

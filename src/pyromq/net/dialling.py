@@ -31,20 +31,23 @@ async def dial(address: str, timeout_s: float) -> socket.socket:
 
 
 def refuse_itself(connection: socket.socket) -> None:
-    """Where nobody listens, the port may be the one that the system gives to this very connection: both ends are one.
-    Whoever keeps it talks to itself, and keeps the server from coming back. Raises ConnectionRefusedError."""
+    """Raise ConnectionRefusedError if a connection is connected to itself.
+
+    The system may give a connection to a local port without a listener that same port as its own: both ends are
+    then one socket, which would keep the server from binding the port.
+    """
     try:
         is_itself = connection.getsockname() == connection.getpeername()
-    except OSError:  # the peer has gone meanwhile, so it was somebody else
+    except OSError:  # the peer has already closed, so it was another socket
         return
     if is_itself:
-        # When it is closed it is gone, and does not keep the port for another minute.
+        # Reset on close: the port must not stay in TIME_WAIT for a minute.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
 
 
 def why_not(error: Exception) -> str:
-    """What kept us from it, in words."""
+    """Return the reason for a failed connection attempt, for people."""
     if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
         return os.strerror(error.errno).lower()
     return str(error) or "no answer in time"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 
-#: What a transport is given at once: large enough to cost little, small enough to be held by every connection.
+#: Bytes per write to a transport: large enough to cost little, small enough that every connection may hold one.
 CHUNK_BYTES = 64 << 10
 
 

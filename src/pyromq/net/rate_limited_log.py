@@ -1,6 +1,6 @@
 """Log lines about peers: who, and why. A flood of bad connections does not become a flood of lines.
 
-Each host has a few lines per minute; what is above is counted, and the number follows when the minute is over.
+Each host has a few lines per minute; further lines are counted, and their number is logged after the minute.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ log = logging.getLogger("pyromq.net")
 
 LINES_PER_WINDOW = 10
 WINDOW_SECONDS = 60.0
-#: Hosts with lines of their own. Whoever comes when so many are known shares the lines of `OTHERS`.
+#: Hosts with lines of their own. Further hosts share the lines of `OTHERS`.
 MAX_HOSTS = 1000
 OTHERS = "other hosts"
 
@@ -50,7 +50,7 @@ class Complaints:
         return self._windows.setdefault(host, _Window(self._clock.monotonic() + WINDOW_SECONDS))
 
     def settle(self) -> None:
-        """Say what was left out in the minutes that are over."""
+        """Log the number of suppressed lines of every window that has ended."""
         for host in tuple(self._windows):
             self._forget(host)
 

@@ -25,7 +25,7 @@ from pyromq.wire.responses import refusal
 
 log = logging.getLogger("pyromq.net")
 
-#: How often idle and stalled connections are looked for, at least.
+#: The longest interval between two searches for idle and stalled connections.
 TICK_SECONDS = 1.0
 #: With fewer left connections are refused, with a line in the log: the store must be able to open its own.
 FEW_FILES = 32
@@ -123,7 +123,7 @@ class Server(Home):
         return int(listening.sockets[0].getsockname()[1])
 
     async def stop(self, grace_s: float | None = None) -> None:
-        """Take no more, answer what was taken, close. What is not answered within the grace is dropped."""
+        """Accept nothing more, answer the accepted requests, close. Requests unanswered after the grace are dropped."""
         self.stopping = True
         self.handle, self.fast_path, self.turns = _refuse_because_stopping, None, None
         for listening in self._listening:
@@ -202,7 +202,7 @@ class Server(Home):
             self.look_after_connections()
 
     def look_after_connections(self) -> None:
-        """One tick: close what is idle, stalled, or takes too long to send one request."""
+        """One tick: close connections that are idle, stalled, or too slow to send one request."""
         self.tick += 1
         self._look_at_files()
         self._close_idle()
@@ -244,7 +244,7 @@ class Server(Home):
 
 
 def _connections_with_files(wanted: int) -> int:
-    """How many connections the process may have, after asking the system for as many files as it lets us have."""
+    """Return the number of connections the process may have, after raising its limit of open files if possible."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = wanted + RESERVED_FILES
     if soft != resource.RLIM_INFINITY and soft < needed:
@@ -258,7 +258,7 @@ def _connections_with_files(wanted: int) -> int:
 
 
 def _files_left() -> int:
-    """How many more files this process may open."""
+    """Return the number of files this process may still open."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     try:
         lowest_free = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)

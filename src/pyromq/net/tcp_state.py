@@ -1,14 +1,14 @@
-"""What the system knows of a connection that nobody else can tell: whether the other machine still hears us."""
+"""TCP's own state of a connection: does the other machine still acknowledge our bytes?"""
 
 from __future__ import annotations
 
 import os
 import socket
 
-#: Where Linux has the number of times that the oldest bytes were sent again without a word from the other end.
+#: The byte of Linux' `tcp_info` that counts unacknowledged retransmissions of the oldest bytes.
 _TCP_INFO: int | None = getattr(socket, "TCP_INFO", None)
 _RETRANSMITS_AT, _INFO_BYTES = 2, 8
-#: After so many nobody is there: more than a second of silence, by Linux' own times.
+#: A peer with this many retransmissions is gone: more than a second of silence, by Linux' own timers.
 IN_VAIN = 3
 
 

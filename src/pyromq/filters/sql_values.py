@@ -116,7 +116,7 @@ def order(left: Scalar, right: Scalar) -> int:
 
 
 def compare(left: Scalar, right: Scalar) -> int:
-    """Compare two values. Text is parsed as the type of the other value; of two kinds of numbers the narrower is widened."""
+    """Compare two values. Text is parsed as the type of the other value; of two number types the narrower widens."""
     if type(left) is not type(right):
         if isinstance(left, str):
             left = READERS[type(right)](left)

@@ -6,7 +6,7 @@ With the record at hand, `matches_properties` decides, and needs to be asked onl
 Subscribing by tag: `*`, or tags joined with `||`.
 
 Read as RocketMQ reads it, corners included: nothing and `*` alone mean every message; blanks around a tag do not
-count, and neither do empty places between bars. A star beside other characters, even blanks, is a tag like any
+count, and neither do empty places between bars. A star with other characters, even blanks, is a tag like any
 other, and an expression of blanks names no tag, so nothing matches it. Bars with nothing at all between them are
 refused.
 """

@@ -41,7 +41,7 @@ class NameServer:
 
     @property
     def address(self) -> str:
-        """Where it listens, as brokers and clients are told."""
+        """Return the listening address for brokers and clients."""
         host = self.config.listen_host
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 

@@ -1,6 +1,6 @@
-"""How much a name server remembers of what it is told: anybody who reaches its port may register.
+"""Limits of a name server's memory: any host that reaches its port may register.
 
-Above a limit a request is refused with a sentence; what is known stays known.
+Above a limit a request is refused with a sentence; the known entries stay.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Key-value settings by namespace, which clients and admin tools share through a name server.
 
 The one namespace that matters to messages is `ORDER_TOPIC_CONFIG`: the brokers and queue counts of ordered topics.
-Where a path is given they are kept there, in RocketMQ's kvConfig.json; a change is answered when it is durable. Changes
+With a path they are kept there, in RocketMQ's kvConfig.json; a change is answered when it is durable. Changes
 that come while a save is under way share the next one.
 """
 

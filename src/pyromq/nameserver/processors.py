@@ -1,4 +1,4 @@
-"""What a name server does with each request: a short method each, and the table of them."""
+"""The request handlers of a name server, and the table of them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from pyromq.wire.responses import Response
 log = logging.getLogger("pyromq.nameserver")
 
 Content = TypeVar("Content")
-#: How many refused settings an answer names.
+#: An answer names at most this many refused settings.
 MAX_NAMED = 10
 #: A registration of at most this many bytes, some 100 topics, is taken at once; a larger one in slices.
 SMALL_REGISTRATION = 16 << 10
@@ -244,7 +244,7 @@ class Processors:
         return Response(body="".join(lines).encode())
 
     def update_config(self, request: ask.UpdateNameServerConfig, peer: Peer) -> Response:
-        """Nobody who can reach the port may decide where a name server listens or writes."""
+        """Refuse every change: clients must not decide where a name server listens or writes."""
         try:
             names = [entry.key for entry in parse_properties(request.body.decode())]
         except (UnicodeDecodeError, ConfigError):

@@ -1,4 +1,4 @@
-"""Who serves which topic: the name server's whole knowledge, without a socket or a clock.
+"""Routes, from topics to brokers: the name server's whole knowledge, without a socket or a clock.
 
 Brokers say it themselves, each for its own address, and say it again and again; one that is silent for too long or
 whose connection breaks is forgotten. Everything else here is a view of that.
@@ -52,7 +52,7 @@ _Change = Callable[[int], int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """What a broker says of itself."""
+    """A broker's registration."""
 
     cluster: str
     broker_name: str
@@ -60,7 +60,7 @@ class Registration:
     address: str
     ha_address: str = ""
     zone: str | None = None
-    #: How long it may be silent; None: the table's own time.
+    #: The broker expires after this silence; None: after the table's own time.
     timeout_ms: int | None = None
     #: None: a broker from before slaves could stand in for a master.
     acting_master: bool | None = None
@@ -101,7 +101,7 @@ class _Broker:
 
 @dataclass(frozen=True, slots=True)
 class MasterAt:
-    """What a slave is told when it registers."""
+    """The master in the answer to a slave's registration."""
 
     address: str | None = None
     ha_address: str | None = None
@@ -176,7 +176,7 @@ class RouteTable:
                 )
 
     def _is_outdated(self, told: Registration) -> bool:
-        """Whether a later master of the same name and id is known: the one that registers was replaced by it."""
+        """Return True if a later master of the same name and id is known: it has replaced the registering broker."""
         holder = self._members.get(self._address_of(told.broker_name, told.broker_id) or "")
         if holder is None or holder.address == told.address:
             return False
@@ -190,7 +190,7 @@ class RouteTable:
         return True
 
     def _make_way(self, told: Registration) -> None:
-        """Whoever had this address under another name or id, or this name and id at another address, is forgotten."""
+        """Forget a broker at this address with another name or id, or with this name and id at another address."""
         same_address = self._members.get(told.address)
         if same_address is not None and _identity(same_address) != _identity(told):
             log.info(
@@ -260,7 +260,7 @@ class RouteTable:
                 self._put_mapping(name, broker.name, mapping)
 
     def _is_newest(self, broker: _Broker, told: Registration) -> bool:
-        """Whether the broker is still known, and has registered nothing else since."""
+        """Return True if the broker is still known, and has registered nothing else since."""
         member = self._members.get(told.address)
         return (
             member is not None
@@ -312,9 +312,9 @@ class RouteTable:
         return sum(self._remove_route(topic, name) for name in names)
 
     def wipe_write_permission(self, broker_name: str) -> int:
-        """Let nobody write to the topics that the brokers of a name have now; how many these are.
+        """Forbid writes to the present topics of a broker name; return their number.
 
-        It holds until writing is added again or the name is forgotten, whatever its brokers register meanwhile. A topic
+        Valid until writing is added again or the name is forgotten, whatever its brokers register until then. A topic
         that they make later is no part of it.
         """
         broker = self._brokers.get(broker_name)
@@ -347,7 +347,7 @@ class RouteTable:
         return member is not None
 
     def version_of(self, address: str) -> DataVersion | None:
-        """How new the topics of a broker are that the table has."""
+        """Return the version of a broker's topics in the table."""
         member = self._members.get(address)
         return member.version if member is not None else None
 
@@ -360,7 +360,7 @@ class RouteTable:
         return True
 
     def disconnected(self, connection: object) -> list[Member]:
-        """A connection broke: who registered on it is gone. A broker that has come back on another one stays."""
+        """Forget the brokers registered on a broken connection, except those that reregistered on another one."""
         return self._forget_all(tuple(self._by_connection.get(connection, ())))
 
     def expire(self, now_ms: int) -> list[Member]:

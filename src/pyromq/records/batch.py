@@ -29,7 +29,7 @@ def encode_batch(messages: list[tuple[int, bytes, bytes]]) -> bytes:
 
 
 def split_batch_readable(template: Draft, at_most: int) -> list[Draft]:
-    """The drafts in a batch whose common fields are the template's, the first so many. Raises IllegalMessage.
+    """Return the first `at_most` drafts of a batch, with the common fields of the template. Raises IllegalMessage.
 
     There are thousands of them in a full batch: each is made at once, with bytes of its own, which the store takes
     without a closer look.

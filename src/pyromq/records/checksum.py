@@ -30,7 +30,7 @@ def positive_crc32(data: Buffer) -> int:
 
 
 def native_crc32_address() -> int:
-    """Where ISA-L's own C function is in memory, for the compiled kernel to call without Python; 0 if unknown.
+    """Return the address of ISA-L's C function, for the compiled modules to call without Python; 0 if unknown.
 
     The function is an exported symbol of the library (`crc32_gzip_refl(seed, bytes, length)`). It is tried on the
     standard check value first: a library that is built another way is simply not used.

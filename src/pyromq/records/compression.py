@@ -31,7 +31,7 @@ _TYPE_AT = 8
 class _Form(NamedTuple):
     flag: int
     compress: Callable[[bytes], bytes]
-    #: At most so many bytes.
+    #: Takes the body and the largest accepted number of bytes.
     decompress: Callable[[bytes, int], bytes]
 
 
@@ -78,7 +78,7 @@ def _zstd_decompress(data: bytes, limit: int) -> bytes:
     return b"".join(pieces)
 
 
-#: So many compressed bytes are looked at before the size is asked for again. Four of them can stand for 128 KiB.
+#: Compressed bytes decoded between two checks of the size. Four of them can stand for 128 KiB.
 _ZSTD_STEP = 512
 
 _FORMS: dict[str, _Form] = {
@@ -102,7 +102,7 @@ def compress(body: bytes, name: str) -> tuple[bytes, int]:
 
 
 def decompress(body: bytes, storage_flags: int, limit: int = MAX_BODY_BYTES) -> bytes:
-    """What was compressed, by its storage flags; unchanged when they do not say so. Raises UnreadableBody."""
+    """Return the uncompressed body; the body itself if its storage flags say so. Raises UnreadableBody."""
     found = decompress_up_to(body, storage_flags, limit)
     if found is None:
         raise UnreadableBody(f"the body of {len(body)} bytes decompresses to more than {limit}, which is the limit")

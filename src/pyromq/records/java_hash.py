@@ -1,6 +1,6 @@
 """Java's `String.hashCode`, which RocketMQ uses for tags and keys: over UTF-16 units, in 32 bits.
 
-What Java takes for the blanks around a text.
+Also the blanks that Java's `String.trim` removes around a text.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def java_text(data: bytes) -> str:
 
 @lru_cache(maxsize=512)
 def tag_code(tag: bytes) -> int:
-    """What a consume-queue entry holds of a tag (given in UTF-8); 0 for no tag."""
+    """Return the hash of a tag (given in UTF-8) in a consume-queue entry; 0 for no tag."""
     return java_hash(java_text(tag))
 
 
 def key_hash(topic: bytes, key: bytes) -> int:
-    """What a key-index entry holds of a key: the hash of `topic#key` made positive, as `Math.abs` does it."""
+    """Return the hash of a key in a key-index entry: that of `topic#key` made positive, as `Math.abs` does it."""
     return _positive(java_hash(java_text(topic + b"#" + key)))
 
 
@@ -71,7 +71,7 @@ def key_hash_by_parts(topic: bytes, key: bytes) -> int:
 
 @lru_cache(maxsize=512)
 def _hash_before_tail(topic: bytes, beginning: bytes) -> int:
-    """What the beginning of a text adds to its hash: each letter behind it multiplies by 31."""
+    """Return the share of a text's beginning in its hash: each letter behind it multiplies by 31."""
     return java_hash(java_text(topic + b"#" + beginning)) * _TAIL_POWER
 
 

@@ -1,4 +1,4 @@
-"""Where every field of a commit-log record is. The one place that knows; all integers are big-endian.
+"""The layout of a commit-log record. The one place that knows it; all integers are big-endian.
 
     offset  bytes  field
          0      4  total size, this field included

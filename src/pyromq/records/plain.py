@@ -15,7 +15,7 @@ PLAIN_HEAD = struct.Struct(f"{layout.HEAD.format}8s{layout.STORED_AT.format[1:]}
 
 _NOT_PLAIN = layout.FLAG_BORN_HOST_V6 | layout.FLAG_STORE_HOST_V6 | layout.FLAG_TRANSACTION_MASK
 
-#: What queues and index keep of a message: its tag, its unique key, its other keys; empty where it has none.
+#: The terms of a message in queues and index: its tag, its unique key, its other keys; empty if it has none.
 Terms = tuple[bytes, bytes, bytes]
 #: Position, size, what its queue is looked up by, queue offset, store time, topic, terms.
 PlainRecord = tuple[int, int, bytes, int, int, bytes, Terms]

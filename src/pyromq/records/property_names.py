@@ -8,12 +8,12 @@ UNIQUE_KEY = "UNIQ_KEY"
 #: "true" or "false": whether the answer waits for what the broker's mode promises.
 WAIT = "WAIT"
 DELAY_LEVEL = "DELAY"
-#: Deliver at this time, in ms since 1970; or so many ms or s after it was sent.
+#: Deliver at this time, in ms since 1970; or this many ms or s after the send.
 DELIVER_AT_MS = "TIMER_DELIVER_MS"
 DELIVER_AFTER_MS = "TIMER_DELAY_MS"
 DELIVER_AFTER_SECONDS = "TIMER_DELAY_SEC"
 SHARDING_KEY = "__SHARDINGKEY"
-#: Where a message of a retry topic was first.
+#: The original topic of a message in a retry topic.
 RETRY_TOPIC = "RETRY_TOPIC"
 ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
 RECONSUME_TIME = "RECONSUME_TIME"
@@ -36,9 +36,9 @@ MAX_OFFSET = "MAX_OFFSET"
 CONSUME_START_TIME = "CONSUME_START_TIME"
 DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
 DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
-#: What the names of PyroMQ's own begin with.
+#: The prefix of PyroMQ's own names.
 OWN_PREFIX = "PYROMQ_"
-#: Who wrote the message, and its number (`<batch>:<index>`), by which a broker knows what was sent twice.
+#: The writer of the message, and its number (`<batch>:<index>`), by which a broker detects repeated sends.
 WRITER = "PYROMQ_WRITER"
 SEQUENCE = "PYROMQ_SEQUENCE"
 #: In a message of a batch that is committed as a whole: which batch, and whose attempt at it.

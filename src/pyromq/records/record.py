@@ -72,7 +72,7 @@ def record_properties(draft: Draft, with_crc: bool) -> bytes:
     properties = without_crc(draft.properties)
     if with_crc:
         return properties + b"\x02" if properties and not properties.endswith(b"\x02") else properties
-    # What ends like a CRC would be taken for one: empty entries behind it, which readers skip, tell them apart.
+    # Properties that end like a CRC would be taken for one: empty entries after it, which readers skip, prevent that.
     while stored_crc(memoryview(properties), 0, len(properties)) is not None:
         properties += b"\x02"
     return properties
@@ -144,7 +144,7 @@ def crc_property(crc: int) -> bytes:
 
 
 class Spans(NamedTuple):
-    """Where the parts of varying length are, as offsets into the buffer."""
+    """The parts of varying length, as offsets into the buffer."""
 
     total_size: int
     storage_flags: int
@@ -241,7 +241,7 @@ def verify(buffer: memoryview, start: int, limit: int, position: int) -> Spans |
 
 
 def stored_at_ms(buffer: memoryview, start: int, limit: int) -> int | None:
-    """When the record at `start` was stored; None when none is there."""
+    """Return the store time of the record at `start`; None if there is no record."""
     spans = spans_of(buffer, start, limit)
     if isinstance(spans, str):
         return None

@@ -21,7 +21,7 @@ class Stop(IntEnum):
     LIMIT = 0  #: it reached the end of what it was given, between two records
     BLANK = 1  #: a blank says that the segment ends here
     EMPTY = 2  #: zeroes where a record would begin: nothing was written here yet
-    BAD = 3  #: what stands here is no record, or a damaged one
+    BAD = 3  #: no record, or a damaged one
 
 
 class Scan(NamedTuple):
@@ -60,7 +60,7 @@ def before_record(buffer: memoryview, at: int, limit: int) -> Stop | None:
 
 
 def why_bad(buffer: memoryview, start: int, limit: int, position: int) -> str:
-    """What is wrong with the record at `start`, for people."""
+    """Return the fault of the record at `start`, for people."""
     found = record.verify(buffer, start, limit, position)
     return found if isinstance(found, str) else "nothing is wrong with the record"
 

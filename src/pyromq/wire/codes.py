@@ -248,7 +248,7 @@ def whole_code(code: int) -> int:
 
 
 def code_name(code: int) -> str:
-    """For log lines and answers: the name, or the bare number of a code that nobody knows."""
+    """Return the name of a code, or the bare number of an unknown one, for log lines and answers."""
     try:
         return RequestCode(code).name
     except ValueError:

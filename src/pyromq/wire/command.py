@@ -25,13 +25,13 @@ FLAG_ONE_WAY = 1 << 1
 
 
 class Serialization(IntEnum):
-    """How a frame's header is written; the high byte of the header's length says it."""
+    """The encoding of a frame's header; it is in the high byte of the header's length."""
 
     JSON = 0
     BINARY = 1
 
 
-#: What a frame ends with. Several pieces are written one behind the other.
+#: The body of a frame. Several pieces are written one after the other.
 Body = bytes | memoryview | list[memoryview]
 
 

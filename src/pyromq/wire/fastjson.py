@@ -48,7 +48,7 @@ class ObjectKeyed:
 
 
 def standard_for(version: int, accepts_standard_only: bool = False) -> bool:
-    """Whether a client of this version of the protocol is given standard JSON: from 4.9.4 on, or when it asks."""
+    """Return True if a client of this version gets standard JSON: from 4.9.4 on, or if it asks."""
     return version >= 401 or accepts_standard_only
 
 
@@ -104,7 +104,7 @@ def loads(data: bytes) -> Json:
 def _write(value: Json, out: bytearray, depth: int) -> None:
     """Append the largest parts that are standard JSON with one call each.
 
-    A scalar by itself would cost a call and a result of some KiB, which a list of pieces would keep until the end.
+    One call per scalar would cost a result of some KiB each, which a list of pieces would keep until the end.
     """
     if depth == 0:
         raise NotJson(f"it is nested more than {MAX_DEPTH} levels deep")

@@ -20,7 +20,7 @@ _REQUIRED: Any = dataclasses.MISSING
 
 
 class _Kind(NamedTuple):
-    #: What most fields hold, looked up instead of read; None for text, which stays as it is.
+    #: The most frequent values, looked up instead of parsed; None for text, which stays as it is.
     known: dict[str, Any] | None
     read: Callable[[str], Any]
     write: Callable[[Any], str]
@@ -97,7 +97,7 @@ def wire_names(kind: type, *, short: bool = False) -> dict[str, str]:
     return {one.attribute: one.short if short else one.name for one in _fields_of(kind)}
 
 
-# What the loops below need of each field, and nothing more: they run for every request and every answer.
+# The minimum the loops below need of each field: they run for every request and every answer.
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Frames: where one ends, what is in it, and how one is made.
+"""Frames: find the end of one, decode it, encode one.
 
     4 length of what follows, 1 form of the header, 3 length of the header, header, body
 
@@ -35,7 +35,7 @@ _LAST_FORM = max(Serialization)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameLimits:
-    """What a peer may send in one frame."""
+    """The limits of one frame."""
 
     #: RocketMQ's own limit. The largest message (4 MiB) fits four times.
     frame_bytes: int = 16 << 20
@@ -47,7 +47,7 @@ class FrameLimits:
 
 DEFAULT_LIMITS = FrameLimits()
 
-#: What other protocols begin with, for a sentence that helps whoever reads the log.
+#: The first bytes of other protocols, for a helpful log line.
 _STRANGERS = {
     b"GET ": "HTTP", b"POST": "HTTP", b"PUT ": "HTTP", b"HEAD": "HTTP", b"OPTI": "HTTP", b"DELE": "HTTP",
     b"PATC": "HTTP", b"CONN": "HTTP", b"TRAC": "HTTP", b"HTTP": "HTTP", b"PRI ": "HTTP/2 (a gRPC client?)",
@@ -58,7 +58,7 @@ _FIRST_STRANGER = min(_LENGTH.unpack(first)[0] for first in _STRANGERS)
 
 
 def frame_end(data: memoryview, start: int, limits: FrameLimits = DEFAULT_LIMITS) -> int | None:
-    """Where the frame that begins at `start` ends, behind `data` if it is not whole; None when not even that is known.
+    """Return the end of the frame that begins at `start`, past `data` if it is partial; None if the length is partial.
 
     Raises BadFrame for lengths that no frame may have, and for a header in an unknown form.
     """

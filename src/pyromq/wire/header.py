@@ -50,7 +50,7 @@ class Illegible(BadFrame):
 
     def __init__(self, why: str, request: Command) -> None:
         super().__init__(why)
-        #: What an answer needs to know of it, and nothing else.
+        #: The fields that an answer needs, and nothing else.
         self.request = request
 
 
@@ -119,7 +119,7 @@ def _command_of(get: Callable[..., Any], max_fields: int) -> Command:
 
 
 def _who_asks(header: dict[str, Any]) -> Command | None:
-    """A command with nothing but what is needed to answer it; None: not even that can be read."""
+    """Return a command with only the fields needed to answer it; None if even those are unreadable."""
     correlation_id, flags = header.get("opaque"), header.get("flag", 0)
     if type(correlation_id) is type(flags) is int and _LOW <= correlation_id <= _HIGH and _LOW <= flags <= _HIGH:
         return Command(0, correlation_id=correlation_id, flags=flags)
@@ -149,7 +149,7 @@ def _as_text(value: object) -> str:
 
 
 def _language(value: object) -> str:
-    """For what is not one of our names: a number, or a language that we have not heard of."""
+    """Return the name of a language given as a number, or `OTHER_LANGUAGE` if it is unknown."""
     return LANGUAGES[value] if type(value) is int and 0 <= value < len(LANGUAGES) else OTHER_LANGUAGE
 
 

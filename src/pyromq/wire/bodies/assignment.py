@@ -59,7 +59,7 @@ def decode_request_mode(body: bytes) -> RequestMode:
 
 
 def encode_assignments(queues: Iterable[MessageQueue] | None) -> bytes:
-    """What a client has from now on; None: nothing can be said, and it goes on with what it has."""
+    """Encode the queues of a client from now on; with None the client keeps its present queues."""
     if queues is None:
         return b"{}"
     given = [{"messageQueue": queue.to_json(), "mode": PULL} for queue in queues]

@@ -1,4 +1,4 @@
-"""Who is connected, as admin tools see it."""
+"""The connected clients, as admin tools see them."""
 
 from __future__ import annotations
 

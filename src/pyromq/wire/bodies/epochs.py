@@ -1,4 +1,4 @@
-"""Who led a log from which position on: RocketMQ's EpochEntryCache, with what PyroMQ's brokers tell each other beside.
+"""The epochs of a log and their leaders: RocketMQ's EpochEntryCache, with further fields between PyroMQ's brokers.
 
 A broker of RocketMQ leaves `by`, `member` and the rest out, and its readers skip them.
 """
@@ -23,7 +23,7 @@ MAX_MEMBERS = 100
 
 @dataclass(frozen=True, slots=True)
 class EpochEntry:
-    """Somebody led from `start` on; `end` is where the next began, or the log's end."""
+    """One leadership, from `start` on; `end` is the start of the next one, or the log's end."""
 
     number: int = field(metadata=in_json("epoch", OFFSET))
     start: int = field(metadata=in_json("startOffset", OFFSET))
@@ -104,11 +104,11 @@ class BrokerEpochs:
 
     @property
     def newest(self) -> int:
-        """The largest number it knows of, whoever says it."""
+        """Return the largest known epoch number, of this broker or of an entry."""
         return max((self.number, *(one.number for one in self.entries)))
 
     def for_strangers(self) -> BrokerEpochs:
-        """Return what an asker without a proof is told: the log, and nothing of the stores and addresses of this name.
+        """Return the part for askers without a proof: the log, without the stores and addresses of this name.
 
         A slave that has its master from the settings and no shared secret still compares logs by it.
         """

@@ -1,8 +1,8 @@
-"""What a client says of itself every half minute: the groups it is in and what they subscribe to.
+"""A client's heartbeat, every 30 s: its groups and their subscriptions.
 
-Clients differ in what they write; what cannot be understood in one entry is an error of the whole heartbeat, so that
-nobody believes to be subscribed who is not. Everything that a client says costs the broker time and memory, so there
-are limits, far above what anybody uses; they are looked at before anything is built.
+Clients differ in what they write. One unreadable entry is an error of the whole heartbeat, so that no client wrongly
+believes itself subscribed. Every entry costs the broker time and memory, so there are limits, far above all real use;
+they are checked before anything is built.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _consumers(value: Json) -> tuple[ConsumerData, ...]:
 
 
 def _listed(value: Json) -> list[Json]:
-    """What is no list is not counted: it is refused when it is read."""
+    """Return a list to count; anything else counts as empty, and is refused when it is read."""
     return value if isinstance(value, list) else []
 
 
@@ -151,7 +151,7 @@ def _consumer_json(data: ConsumerData) -> JsonObject:
 
 
 def subscription_form(data: SubscriptionData) -> JsonObject:
-    """RocketMQ's SubscriptionData: beside the expression, what it says of tags. Raises FilterSyntaxError."""
+    """Return RocketMQ's SubscriptionData: the expression, its tags and their codes. Raises FilterSyntaxError."""
     by_tag = parse_tags(data.expression or "") if (data.kind or "TAG") == "TAG" else None
     tags, codes = (by_tag.tags, by_tag.codes or ()) if by_tag is not None else ((), ())
     return subscription_json(data.topic, data.expression or "*", data.kind or "TAG", data.version, tags, codes)

@@ -11,7 +11,7 @@ from pyromq.model.json_form import INT64, Json, JsonObject, from_json, to_json
 from pyromq.wire import fastjson
 from pyromq.wire.bodies.locks import MessageQueue
 
-#: Fields of ours beside the offsets of all groups: a token for the next request, whether only changes are told, and a
+#: Fields of ours in addition to the offsets: a token for the next request, whether these are only changes, and a
 #: token that changes with the offsets of delays.
 CHANGES, IS_DELTA, DELAY_CHANGES = "changes", "isDelta", "delayChanges"
 
@@ -48,7 +48,7 @@ def encode_delay_offsets(
 
 
 def decode_client_status(body: bytes) -> Json:
-    """The offsets that a client tells of, as they came. What cannot be read is nothing: other clients are told of."""
+    """Return the offsets in a client's answer, unchanged; empty if unreadable, because other clients answer too."""
     try:
         form = fastjson.loads(body)
     except NotJson:
@@ -67,7 +67,7 @@ def encode_consumer_status(clients: Mapping[str, Json]) -> bytes:
 
 
 def decode_reset(body: bytes) -> dict[tuple[str, str, int], int]:
-    """Where a consumer is to go on, by topic, broker name and queue. Raises BadRequest."""
+    """Return the new offsets of a consumer, by topic, broker name and queue. Raises BadRequest."""
     try:
         form = fastjson.loads(body)
         table = form.get("offsetTable") if isinstance(form, dict) else None

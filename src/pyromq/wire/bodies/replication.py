@@ -1,4 +1,4 @@
-"""How a broker and its copies are doing, in the form that `mqadmin haStatus` reads."""
+"""The state of a broker and its replicas, in the form that `mqadmin haStatus` reads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import orjson
 
-#: What a slave says of its connection to the master. Readers expect it of a master too.
+#: A slave's connection to its master. Readers expect the field of a master too.
 _NO_SLAVE = {
     "activated": False,
     "lastReadTimestamp": 0,
@@ -46,7 +46,7 @@ def encode_master(log_end: int, slaves: Iterable[SlaveStatus] = ()) -> bytes:
 
 
 def encode_slave(log_end: int, master: str | None, *, connected: bool) -> bytes:
-    """A slave with a log up to there, and whom it copies."""
+    """Encode the state of a slave: the end of its log, and its master."""
     client = {**_NO_SLAVE, "activated": connected, "masterAddr": master or "", "maxOffset": log_end}
     return _encoded(client, [], master=False, log_end=0)
 

@@ -1,8 +1,8 @@
 """Bodies about who serves which topic: routes, clusters, topic lists, and what a broker registers.
 
 Each is a value with `encode` and `decode`. What clients read is written in either JSON dialect (see `fastjson`).
-Whatever the bytes are, `decode` returns a value or raises `NotJson` or `WrongShape`, and takes bounded memory: what is
-compressed is unpacked up to a limit only.
+For any bytes, `decode` returns a value or raises `NotJson` or `WrongShape`, and takes bounded memory: compressed
+bytes are unpacked up to a limit only.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _INT = struct.Struct(">i")
 _NOTHING: Mapping[str, Json] = MappingProxyType({})
 
 Content = TypeVar("Content")
-#: What a name server is told of a topic that spans brokers; handed on to clients as it came.
+#: The queue mappings of a topic that spans brokers, as a broker registers them; passed to clients unchanged.
 Mappings = Mapping[str, JsonObject]
 
 
@@ -130,7 +130,7 @@ class BrokerData:
     name: str = field(metadata=in_json("brokerName", a_name))
     addresses: Mapping[int, str] = field(default_factory=dict, metadata=in_json("brokerAddrs", _addresses))
     zone: str | None = field(default=None, metadata=in_json("zoneName", text))
-    #: Whether a slave may stand in for a missing master.
+    #: True if a slave may stand in for a missing master.
     acting_master: bool = field(default=False, metadata=in_json("enableActingMaster", true_or_false))
     unknown: Mapping[str, Json] = field(default_factory=_nothing)
 
@@ -223,7 +223,7 @@ class MemberGroup:
 @dataclass(frozen=True, slots=True)
 class TopicList:
     topics: tuple[str, ...] = ()
-    #: Where to ask on: a broker that has system topics of its own.
+    #: The next address to ask: a broker that has system topics of its own.
     broker_address: str | None = None
 
     def encode(self) -> bytes:
@@ -328,7 +328,7 @@ def finished(steps: Generator[None, None, Content]) -> Content:
 
 
 def decode_registration(data: bytes, *, compressed: bool, version: int) -> TopicConfigs:
-    """What a broker that speaks this version of the protocol registers."""
+    """Decode the registration of a broker that speaks this version of the protocol."""
     return finished(reading_registration(data, compressed=compressed, version=version))
 
 

@@ -1,4 +1,4 @@
-"""What a consumer tells of itself when an admin tool asks: its queues, its subscriptions, how it is doing.
+"""A consumer's answer to an admin tool: its queues, its subscriptions, its state.
 
 These are maps with queues for keys, in fastjson's dialect; the fields are RocketMQ's, all of them, because its tools
 read numbers without looking whether they are there.
@@ -19,7 +19,7 @@ class QueueState:
     """RocketMQ's ProcessQueueInfo."""
 
     committed: int
-    #: Of what was fetched and is not handled: 0 and 0 when there is nothing.
+    #: The fetched messages that are not handled yet: 0 and 0 if there are none.
     first: int = 0
     last: int = 0
     messages: int = 0

@@ -1,6 +1,6 @@
 """Figures that admin tools read: how long queues are, how far groups are, how much comes and goes.
 
-Written in fastjson's dialect, whose maps have queues for keys: RocketMQ's tools read nothing else. What may be long is
+Written in fastjson's dialect, whose maps have queues for keys: RocketMQ's tools read nothing else. A long body is
 a generator of pieces: a broker writes it in slices, and looks at a queue when its piece is written.
 """
 
@@ -20,7 +20,7 @@ class QueueRange:
 
     min_offset: int
     max_offset: int
-    #: When the newest message was stored; 0: there is none.
+    #: Store time of the newest message; 0 if there is none.
     last_ms: int
 
     def to_json(self) -> JsonObject:
@@ -40,9 +40,9 @@ class QueueProgress:
 
     broker_offset: int
     consumer_offset: int
-    #: What was handed out; never below what is done.
+    #: End of the delivered messages; never below `consumer_offset`.
     pull_offset: int
-    #: When the last message that is done was stored; 0: not known.
+    #: Store time of the last consumed message; 0 if it is unknown.
     last_ms: int = 0
 
     @property
@@ -71,7 +71,7 @@ def consume_stats_pieces(queues: Iterable[tuple[MessageQueue, QueueProgress]], t
 
 @dataclass(frozen=True, slots=True)
 class ConsumeStats:
-    """How far a group is in the queues of one topic. The queues are looked at when they are written."""
+    """The progress of a group in the queues of one topic. Each queue is read when it is written."""
 
     queues: Iterable[tuple[MessageQueue, QueueProgress]] = ()
     tps: float = 0.0
@@ -132,7 +132,7 @@ def time_span_pieces(spans: Iterable[TimeSpan]) -> Iterator[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """RocketMQ's BrokerStatsItem: what was counted in a span of time."""
+    """RocketMQ's BrokerStatsItem: a count in a span of time."""
 
     total: int = 0
     per_second: float = 0.0

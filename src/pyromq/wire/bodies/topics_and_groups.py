@@ -44,7 +44,7 @@ def _read_list(kind: type[Config], body: bytes, key: str) -> Iterator[Config]:
 
 
 def encode_topic(topic: TopicConfig) -> bytes:
-    """RocketMQ's TopicConfig; the mapping of a static topic would stand beside it."""
+    """Encode RocketMQ's TopicConfig, without the mapping of a static topic."""
     return fastjson.dumps_standard(to_json(topic))
 
 

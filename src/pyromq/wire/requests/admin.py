@@ -1,4 +1,4 @@
-"""What `mqadmin` and dashboards ask a broker, and what a broker then asks its clients. See `requests` for the form.
+"""Requests of `mqadmin` and dashboards to a broker, and of that broker to its clients. See `requests` for the form.
 
 Importing this module makes the requests known under their codes.
 """

@@ -1,10 +1,10 @@
-"""What clients, brokers and tools ask, one dataclass for each request, and the table from codes to them.
+"""Requests of clients, brokers and tools, one dataclass each, and the table from codes to them.
 
 `decode_request` turns a command into its typed form or raises `BadRequest` or `NotSupported`; `encode_request` makes a
-command of one. Field names on the wire stand beside the attributes, once: see `fields`. Bodies that are JSON have their
+command of one. Field names on the wire are given once, with the attributes: see `fields`. JSON bodies have their
 types in `bodies`; here they are bytes.
 
-What administrators ask of transactions.
+Requests of administrators about transactions are here too.
 """
 
 from __future__ import annotations
@@ -288,7 +288,7 @@ class GetConsumerList(Request):
 
 @dataclass(slots=True, kw_only=True)
 class NotifyMembersChanged(Request):
-    """Broker to consumer: somebody joined or left the group."""
+    """Broker to consumer: a member joined or left the group."""
 
     CODE = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
 

@@ -1,6 +1,6 @@
-"""What a name server is asked, by brokers, clients and admin tools, and the fields of its answers.
+"""Requests to a name server, by brokers, clients and admin tools, and the fields of its answers.
 
-Field names on the wire stand beside the attributes, once: see `fields`. What is in the bodies is in `bodies.routes`.
+Field names on the wire are given once, with the attributes: see `fields`. The bodies are in `bodies.routes`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class RegisterBroker(Request):
     broker_name: str = text("brokerName")
     address: str = text("brokerAddr")
     cluster: str = text("clusterName")
-    #: Where a slave would follow it.
+    #: The replication address for its slaves.
     ha_address: str = text("haServerAddr", default="")
     broker_id: int = int64("brokerId")
-    #: How long it may be silent; None: as long as the name server allows by itself.
+    #: The broker expires after this silence; None: after the name server's own time.
     timeout_ms: int | None = int64("heartbeatTimeoutMillis", default=None)
-    #: Whether a slave may stand in for a missing master. None: a broker from before there was such a thing.
+    #: True if a slave may stand in for a missing master. None: the broker is older than that feature.
     acting_master: bool | None = boolean("enableActingMaster", default=None)
     compressed: bool = boolean("compressed", default=False)
     #: CRC-32 of the body without its sign bit; 0: not calculated.

@@ -1,4 +1,4 @@
-"""Who leads: asked by tools, slaves and other brokers of a name, and changed by hand. See `requests` for the form.
+"""Leadership: asked by tools, slaves and other brokers of a name, and changed by hand. See `requests` for the form.
 
 Importing this module makes the requests known under their codes.
 """
@@ -15,7 +15,7 @@ from pyromq.wire.responses import Response
 
 @dataclass(slots=True, kw_only=True)
 class GetBrokerEpochs(Request):
-    """Who led from which position on, and how far does your log go? The body of the answer: `bodies.epochs`."""
+    """Ask for a broker's epochs and the end of its log. The body of the answer: `bodies.epochs`."""
 
     CODE = RequestCode.GET_BROKER_EPOCH_CACHE
 
@@ -55,12 +55,12 @@ class PromoteBroker(RoleRequest):
     role: str | None = text("role", default=None)
     #: For the log, and for people.
     reason: str = text("reason", default="")
-    #: A log that ends before this position must not lead: it lacks what was promised.
+    #: A log that ends before this position must not lead: it lacks acknowledged messages.
     position: int = int64("position", default=0)
-    #: It is the master that asks: everything it knows beside the log is to be copied first.
+    #: The master itself asks: the slave first copies its tables too.
     handed_over: bool = boolean("handedOver", default=False)
-    #: By the slave's own clock, as it told it with its epochs: what is not on its disk by then must never be. Whoever
-    #: asked has gone on without it. 0: whenever it comes about.
+    #: By the slave's own clock, as sent with its epochs: a promotion that is not on its disk by then must never be. The
+    #: asker has continued without it. 0: no deadline.
     deadline_ms: int = int64("deadlineMillis", default=0)
     #: Lead although other brokers may have acknowledged messages that this one lacks: a person, or the master that lost
     #: the end of its log, knows better.
@@ -79,16 +79,16 @@ class Promoted(Response):
 class StepDown(RoleRequest):
     """To a master that lives: hand over to this slave, and become a slave. Nothing that was acknowledged is lost.
 
-    It is answered when the other has been promoted; when that does not come about in time, the master goes on.
+    It is answered after the promotion of the slave; if that fails or takes too long, the master continues to lead.
     """
 
     CODE = RequestCode.STEP_DOWN
 
-    #: The address of the slave, as clients are told it.
+    #: The address of the slave, as clients know it.
     to: str = text("to")
-    #: How long to wait for the slave to have everything, a minute at most. Sends are refused meanwhile.
+    #: The longest wait for the slave to have everything, a minute at most. Sends are refused in this time.
     timeout_ms: int = int32("timeoutMillis", default=10_000)
-    #: What the other one becomes, ASYNC_MASTER or SYNC_MASTER; None: what this one is.
+    #: The new role of the slave, ASYNC_MASTER or SYNC_MASTER; None: the role of this broker.
     role: str | None = text("role", default=None)
     reason: str = text("reason", default="")
 
@@ -98,7 +98,7 @@ class SteppedDown(Response):
     #: The number under which the other one leads.
     epoch: int = int64("epoch")
     position: int = int64("position")
-    #: What this broker is from now on.
+    #: The new id of this broker.
     broker_id: int = int64("brokerId")
 
 
@@ -130,7 +130,7 @@ class ForgotMember(Response):
 
 @dataclass(slots=True, kw_only=True)
 class GetTimerCheckPoint(Request):
-    """What slaves of RocketMQ ask for every few seconds. There are no timers of that kind here."""
+    """Sent by RocketMQ's slaves every few seconds. There are no timers of that kind here."""
 
     CODE = RequestCode.GET_TIMER_CHECK_POINT
 

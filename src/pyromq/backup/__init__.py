@@ -2,7 +2,7 @@
 
 manifest   what a backup holds: chunks of the log, small files, checksums
 target     where it is: a directory, or anything else that keeps named bytes
-planning   what is to be copied or put back, in pieces that can be done apart (pure)
+planning   decides the pieces to copy or restore, each an independent unit of work (pure)
 pieces     the work on one piece: copy, check, put back; every record verified
 making     one more step of a backup of a directory; checking, restoring, pruning, listing: what else is done with it
 live       steps of a backup of a running broker: its tables (broker_state), its log over the replication stream (line),

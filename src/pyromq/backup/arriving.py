@@ -1,8 +1,8 @@
 """From the bytes that a broker sends of its log to chunks of a backup: checked as a replica checks them.
 
 Bytes come in pieces that end anywhere. First comes what the backup ends with: it must be what the backup has, else this
-is another log, or one that was cut. Then every record is checked (length, position, CRC), and what is whole is gathered
-until it is worth a chunk, or its segment ends. No input or output.
+is another log, or one that was cut. Then every record is checked (length, position, CRC), and whole records are
+gathered until it is worth a chunk, or its segment ends. No input or output.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyromq.replication.arrival import StreamDamaged, check_arrived
 
 
 class AnotherLog(BackupError):
-    """What the broker has before the end of the backup is not what the backup has there."""
+    """The broker's log differs from the backup before the end of the backup."""
 
 
 class Known(NamedTuple):
@@ -57,25 +57,25 @@ class Gathered:
 
 
 class Arriving:
-    """Takes the log from `begin` on. `known`: what is before it, and comes first."""
+    """Takes the log from `begin` on. `known`: the bytes before it, which come first."""
 
     def __init__(self, begin: int, segment_bytes: int, chunk_bytes: int, known: tuple[Known, ...] = ()) -> None:
         self._segment_bytes = segment_bytes
         self._chunk_bytes = chunk_bytes
         self._known = known
         self._begin = begin
-        #: Where the next byte belongs.
+        #: The position of the next byte.
         self.position = known[0].start if known else begin
         self._first = self.position
-        #: What came before `begin`, until it was compared.
+        #: The bytes before `begin`, until they are compared.
         self._before = bytearray()
         self._new(begin, bytearray())
 
     def _new(self, start: int, data: bytearray) -> None:
-        """Begin a chunk with what is there of it."""
+        """Begin a chunk with its first bytes."""
         self._start = start
         self._data = data
-        #: So many bytes of it are whole records, and the blank that ends a segment.
+        #: Bytes of it that are whole records, and the blank that ends a segment.
         self._good = self._kept = 0
         self._records = self._last_ms = 0
 
@@ -85,7 +85,7 @@ class Arriving:
         return self._start + self._good
 
     def take(self, data: memoryview) -> list[Gathered]:
-        """What is ready of it. Raises StreamDamaged, AnotherLog: what was good before stays, for `cut`."""
+        """Return the finished chunks. Raises StreamDamaged, AnotherLog: the good bytes before stay, for `cut`."""
         ready: list[Gathered] = []
         if self.position < self._begin:
             data = self._compare(data)

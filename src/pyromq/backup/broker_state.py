@@ -1,4 +1,4 @@
-"""What a backup asks of a running broker beside its log: where the log begins and ends, and the tables of `config/`.
+"""The parts of a running broker that a backup needs besides log bytes: the log's ends and the tables of `config/`.
 
 By the requests that tools and slaves use, so that every broker of RocketMQ's answers them too. What they answer becomes
 the files that a broker of either kind reads at its start.
@@ -27,7 +27,7 @@ Ask = Callable[[str, Request], Awaitable[Command]]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A file of `config/`, and who is asked for what is in it."""
+    """A file of `config/`, and the request for its content."""
 
     name: str
     request: Request
@@ -62,7 +62,7 @@ class LogState:
 
 
 class RunningBroker:
-    """One broker, by the address that clients are told."""
+    """One broker, by its address for clients."""
 
     def __init__(self, ask: Ask, address: str, ha_address: str | None = None) -> None:
         self._ask = ask
@@ -118,9 +118,9 @@ class RunningBroker:
 
 
 def may_be_saved_to(figures: Mapping[str, str]) -> int:
-    """Where the log ends for a backup: with what slaves have too, where messages are promised to be there.
+    """Return the log's end for a backup: the replicated end, if messages are acknowledged only when replicated.
 
-    What only the master has may be cut when another one leads. Where no slave is in sync that is all there is.
+    Bytes that only the master has may be cut when another one leads. With no slave in sync they are all there is.
     """
     end = _number(figures, "pyromq.logEnd" if "pyromq.logEnd" in figures else "commitLogMaxOffset")
     waits = int(figures.get("pyromq.copies", "1")) > 1 and int(figures.get("pyromq.slavesInSync", "0")) > 0
@@ -128,7 +128,7 @@ def may_be_saved_to(figures: Mapping[str, str]) -> int:
 
 
 def ha_address(address: str, settings: Mapping[str, str], figures: Mapping[str, str]) -> str:
-    """Where a broker's replicas connect: what it says, or the port behind its own."""
+    """Return the replication address of a broker: the one it reports, or the port after its own."""
     if figures.get("pyromq.haAddress"):
         return figures["pyromq.haAddress"]
     host, port = parse_address(address)

@@ -1,4 +1,4 @@
-"""Whether a backup still is what was saved: its manifest, every chunk record by record, every small file."""
+"""Check that a backup is unchanged: its manifest, every chunk record by record, every small file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class BackupFinding:
-    """Something in a backup that is not what was saved."""
+    """A difference between a backup and its manifest."""
 
     file: str
     position: int
@@ -28,7 +28,7 @@ class BackupFinding:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What was looked at, and what was found."""
+    """The checked files, and the findings."""
 
     manifest: Manifest
     findings: tuple[BackupFinding, ...]
@@ -65,7 +65,7 @@ def check(
 
 
 def finding_in(target: Target, segment_bytes: int, chunk: Chunk) -> BackupFinding | None:
-    """What is wrong with a chunk; None: nothing."""
+    """Return the fault of a chunk; None if it is good."""
     try:
         check_chunk(target, segment_bytes, chunk)
     except CorruptBackup as damage:

@@ -48,7 +48,7 @@ def wanted(target: Target, number: int | None = None) -> Manifest:
 
 
 def refuse_incomplete(target: Target, manifest: Manifest) -> None:
-    """Raises BackupError when a file of the backup is gone or has another length: what is added would be no backup."""
+    """Raise BackupError if a file of the backup is missing or has another length: a further run would be useless."""
     lengths = {chunk.file: chunk.bytes for chunk in manifest.chunks} | {one.file: one.bytes for one in manifest.files}
     with ThreadPoolExecutor(AT_ONCE, "pyromq-look") as pool:
         problems = pool.map(lambda file: _problem(target, file, lengths[file]), lengths)
@@ -84,7 +84,7 @@ def nearest(target: Target, newer: Manifest, until: Until) -> Manifest:
 def last_before(target: Target, newer: Manifest, until: Until) -> Manifest | None:
     """Return the newest manifest that has nothing of the log that is left out; `None` if there is none.
 
-    What its small files say of the log is in what is kept.
+    Its small files refer only to kept parts of the log.
     """
     kept = kept_chunks(newer, until)
     if not kept:

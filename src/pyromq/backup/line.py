@@ -1,14 +1,14 @@
-"""A connection to the replication port of a broker, by somebody who copies its log and is no copy.
+"""A connection to the replication port of a broker that copies its log without counting as a replica.
 
 A sync master acknowledges what its slaves report, so a backup must report nothing that could be taken for a copy:
 
 - To our own broker it says so first, and then counts for nothing: neither in sync nor out of it. It asks for ranges,
   as much as it can take.
-- RocketMQ's broker does not know that word. It is told where to begin, which it takes for a report of what is below,
-  and as soon as it sends, that the log ends far below 0: no send waits for such a position, and nobody that far behind
-  is in sync. The first word alone could acknowledge something: a send that still waits for its slave, and that an
-  earlier run has already. So none begins right after another; see `settled_in`. It is sent what there is, and read
-  as fast as it can be kept.
+- RocketMQ's broker does not know that word. The backup sends it the first position, which it takes for a report of all
+  bytes below, and after its first frame that the log ends far below 0: no send waits for such a position, and no
+  replica that far behind is in sync. The first word alone could acknowledge something: a send that still waits for
+  its slave, and that an earlier run has already. So none begins right after another; see `settled_in`. It is sent
+  the whole log, and read as fast as it can be saved.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pyromq.replication.frames import PushReader, encode_grant, encode_observer,
 
 #: Of a broker that asks no more than RocketMQ does, no send waits for slaves longer than this.
 SETTLED_SECONDS = 10.0
-#: What a broker of RocketMQ's is told instead of a position.
+#: Sent to a broker of RocketMQ's instead of a position.
 NO_COPY = 1 << 62
 #: Asked for at once, of our own broker.
 WINDOW_BYTES = 16 << 20
@@ -117,8 +117,8 @@ class LogLine:
 
     async def give_signs(self) -> None:
         """Until cancelled: a broker takes one for gone that says nothing, also while all that came is being saved."""
-        with contextlib.suppress(BrokerGone):  # whoever reads will see it too
-            if not self._ours:  # what is said before it sends might be read instead of the first word
+        with contextlib.suppress(BrokerGone):  # the reader raises it too
+            if not self._ours:  # a word sent before its first frame might be read instead of the first position
                 await self._has_begun.wait()
             while True:
                 await self._say(encode_report(self._start if self._ours else -NO_COPY))

@@ -1,4 +1,4 @@
-"""What is in a backup, run by run: for people who look for the one that they need."""
+"""The runs of a backup, for people who look for the one that they need."""
 
 from __future__ import annotations
 

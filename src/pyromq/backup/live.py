@@ -6,7 +6,7 @@
 The tables are asked for before the end of the log is: what they say of the log is then in the backup too, or older. The
 log comes in chunks of bounded size, one of which is written while the next arrives. A manifest is written when all has
 come that was there at the beginning, now and then on the way, and whenever a run ends otherwise (the broker is gone,
-bytes are damaged, somebody stops it): what has come stays, and the next run goes on behind it.
+bytes are damaged, an operator stops it): the received bytes stay, and the next run continues after them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from pyromq.store.offline.readable_log import ReadableLog
 CHUNK_BYTES = 64 << 20
 #: A run that takes long writes a manifest so often.
 PUBLISH_SECONDS = 60.0
-#: How often one that goes on looks how far the broker is, and tries again when it is gone.
+#: Interval between two looks at the broker's log end, and between two reconnects.
 LOOK_SECONDS = 1.0
 
 Tell = Callable[[str], None]
@@ -72,7 +72,7 @@ class LiveBackup:
         self._stopping = asyncio.Event()
 
     async def run(self) -> BackupReport:
-        """What was there when it began. Raises BackupError, CorruptBackup, StreamDamaged, CallFailed, OSError."""
+        """Copy the log up to its present end. Raises BackupError, CorruptBackup, StreamDamaged, CallFailed, OSError."""
         async with self._copying() as copying:
             await copying.to_the_end()
         assert self.report is not None
@@ -97,13 +97,13 @@ class LiveBackup:
                 await self._pause()
 
     def stop_soon(self) -> bool:
-        """Add what is new, and end. False, and nothing happens, for one that does not follow yet: cancel it."""
+        """Add the new bytes, and end. Returns False and does nothing if it does not follow yet: cancel it."""
         if self._follows:
             self._stopping.set()
         return self._follows
 
     async def _follow(self, copying: _Copying, every_s: float) -> None:
-        """Until somebody wants it to stop; then once more."""
+        """Copy until stopped; then once more."""
         await copying.to_the_end()
         if not self._follows:
             self._tell(f"following, every {every_s:g} s; Ctrl-C adds what is new, and stops")
@@ -200,7 +200,7 @@ class _Copying:
         self._publish()
 
     async def look_again(self) -> None:
-        """Ask for tables and end anew, for the next manifest."""
+        """Ask again for tables and end, for the next manifest."""
         backup = self._backup
         files = save_small_files(await backup.broker.small_files(), backup.target, self._step.last)
         self._step = replace(self._step, base=replace(self._step.base, files=tuple(files)))
@@ -228,8 +228,8 @@ class _Copying:
         )
 
     def keep(self) -> None:
-        """What came and was good, however it ended. Does nothing when there is nothing new."""
-        with contextlib.suppress(BackupError, OSError):  # whatever ended it is told already
+        """Save the good received bytes, however the run ended. Does nothing if there are none."""
+        with contextlib.suppress(BackupError, OSError):  # the first error is reported already
             self._saver.finish(self._arriving.cut())
         if self._saver.chunks:
             with contextlib.suppress(BackupError, OSError):
@@ -237,7 +237,7 @@ class _Copying:
         self._saver.close()
 
     def ended(self, error: Exception) -> Exception:
-        """The same, told with what is there."""
+        """Save the received bytes; return the error with the backup's end added to its text."""
         self.keep()
         has = f"The backup has the log up to position {self._step.base.end}: run it again, and it goes on there"
         if isinstance(error, BrokerGone):
@@ -248,7 +248,7 @@ class _Copying:
 
 
 class _Saver:
-    """Writes one chunk after the other on a thread; the next may come meanwhile."""
+    """Writes one chunk after the other on a thread, while the next is received."""
 
     def __init__(self, target: Target, series: int) -> None:
         self._target = target

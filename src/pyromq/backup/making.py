@@ -2,7 +2,7 @@
 
     report = back_up(Path("/data/store"), LocalTarget(Path("/backup/broker-a")), name="broker-a")
 
-In three parts, so that the middle one can be spread over machines: `prepare` decides what is to be copied,
+In three parts, so that the middle one can be spread over machines: `prepare` decides the ranges to copy,
 `copy_stretch` (in `pieces`) copies each part, `publish` writes the manifest. Until then the backup is what it was
 before: a run that is stopped anywhere leaves files that no manifest names, and the next one replaces them.
 
@@ -37,24 +37,24 @@ from pyromq.version import version
 #: `(done, total)` in bytes of the log.
 Progress = Callable[[int, int], None]
 
-#: Who a store was, and whom it led: a restored one is another, and its settings say what it is.
+#: The identity and the leaderships of a store: a restored one is another, and its settings say what it is.
 NOT_SAVED = {"leadership.json"}
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one run adds to a backup."""
+    """The additions of one run to a backup."""
 
     last: Manifest | None
     base: Manifest
     stretches: tuple[Stretch, ...]
-    #: The store is in use: what it writes meanwhile comes with the next run.
+    #: The store is in use: bytes written during the run come with the next one.
     live: bool
 
 
 @dataclass(frozen=True, slots=True)
 class BackupReport:
-    """What a run has added."""
+    """The result of a run."""
 
     manifest: Manifest
     chunks: int
@@ -114,7 +114,7 @@ def prepare(
     new_series: bool = False,
     clock: Clock | None = None,
 ) -> Step:
-    """Decide what is to be copied, and save the small files. Raises BackupError when the log does not go on."""
+    """Decide the ranges to copy, and save the small files. Raises BackupError if the log does not continue it."""
     now_ms = (clock or SystemClock()).now_ms()
     _refuse_inside(root, target)
     last = newest(target)
@@ -138,7 +138,7 @@ def begun(
     files: tuple[SavedFile, ...],
     now_ms: int,
 ) -> Manifest:
-    """The manifest of a run, with what was there before it. `going_on`: the one whose series it continues."""
+    """Return the manifest of a run before its chunks. `going_on`: the manifest whose series it continues."""
     number, series = (last.number, last.series) if last is not None else (0, 0)
     chunks = going_on.chunks if going_on is not None else ()
     end = going_on.end if going_on is not None else log.start
@@ -181,7 +181,7 @@ def refuse_another(target: Target, last: Manifest, log: ReadableLog, *, same_tai
 
 
 def _has_tail(last: Manifest, log: ReadableLog) -> bool | None:
-    """Whether the log has what the backup ends with; None: it no longer has those bytes, or there are none."""
+    """Return True if the log has the last bytes of the backup; None if it has deleted them, or there are none."""
     compared = 0
     for chunk in reversed(last.chunks):
         segment = log.find(chunk.start)
@@ -220,7 +220,7 @@ def save_small_files(files: Mapping[str, bytes], target: Target, last: Manifest 
 
 
 def publish(step: Step, target: Target, chunks: Sequence[Chunk], *, seconds: float = 0.0) -> BackupReport:
-    """Write the manifest: from now on the backup has what was copied. Raises BackupError, OSError."""
+    """Write the manifest, which adds the copied chunks to the backup. Raises BackupError, OSError."""
     ordered = tuple(sorted(chunks, key=lambda chunk: chunk.start))
     manifest = step.base.going_on(ordered, ordered[-1].end if ordered else step.base.end)
     unchanged = step.last is not None and manifest == replace(

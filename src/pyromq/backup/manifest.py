@@ -21,7 +21,7 @@ from pyromq.errors import CorruptBackup
 FORMAT = "pyromq-backup"
 VERSION = 1
 DIRECTORY = "manifests"
-#: Of the end of each chunk, so much has a digest of its own: it tells whether a log goes on from a backup.
+#: Bytes at the end of each chunk with a digest of their own: it tells whether a log continues a backup.
 TAIL_BYTES = 4096
 
 NAME_DIGITS = 8
@@ -55,7 +55,7 @@ class Chunk:
 class SavedFile:
     """A small file of the store."""
 
-    #: Where it belongs, from the store's directory on.
+    #: Its path in the store's directory.
     name: str
     file: str
     bytes: int
@@ -64,7 +64,7 @@ class SavedFile:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a backup is a backup of."""
+    """The origin of a backup."""
 
     #: As its owner calls it: the broker's name, usually.
     name: str
@@ -105,7 +105,7 @@ class Manifest:
 
     @property
     def names(self) -> set[str]:
-        """Every file that it needs, beside itself."""
+        """Every file that it needs, except itself."""
         return {chunk.file for chunk in self.chunks} | {saved.file for saved in self.files}
 
     def going_on(self, chunks: tuple[Chunk, ...], end: int) -> Manifest:
@@ -129,7 +129,7 @@ def chunk_directory(series: int) -> str:
 
 def chunk_path(series: int, start: int, end: int, tail_sha256: str) -> str:
     """A run that is begun again replaces its own chunks. One of another store that runs at once does not: the name
-    also says what is in it."""
+    also has a digest of its content."""
     return f"{chunk_directory(series)}/{start:020d}-{end:020d}-{tail_sha256[:8]}"
 
 
@@ -151,7 +151,7 @@ def checksum(content: Mapping[str, Any]) -> str:
 
 
 def decode(data: bytes, name: str) -> Manifest:
-    """Raises CorruptBackup for what was not written by `encode`, or is of another version."""
+    """Decode a manifest. Raises CorruptBackup if `encode` did not write it, or it is of another version."""
     try:
         content = json.loads(data)
         if not isinstance(content, dict) or content.get("format") != FORMAT:
@@ -192,7 +192,7 @@ def _require_kinds(part: Manifest | Source | Chunk | SavedFile) -> None:
 
 
 def why_impossible(manifest: Manifest) -> str | None:
-    """What no manifest says that this program wrote; None: it can be."""
+    """Return a statement of the manifest that cannot be true; None if there is none."""
     if manifest.segment_bytes <= 0:
         return f"no segment has {manifest.segment_bytes} bytes"
     at = manifest.start

@@ -22,11 +22,11 @@ from pyromq.records import layout, record
 from pyromq.records.scan import Scan, Stop, scan, why_bad
 from pyromq.store.log.segmented_file import NAME_DIGITS
 
-#: Bytes are read and written so many at a time.
+#: Bytes per read and write.
 BLOCK = 8 << 20
 #: Takes the good records in `[from, to)` of a buffer.
 Take = Callable[[memoryview, int, int], None]
-#: No record is larger: a body of 64 MiB, and what is around it.
+#: No record is larger: a body of 64 MiB, and the fields around it.
 MAX_RECORD = (64 << 20) + (1 << 20)
 
 # --- copying -------------------------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ def _verified(stretch: Stretch, buffer: memoryview) -> Scan:
 
 def _blocks(kept: memoryview, digest: hashlib._Hash) -> Iterator[bytes]:
     for at in range(0, len(kept), BLOCK):
-        block = bytes(kept[at : at + BLOCK])  # what is written is what was counted, whatever happens to the file
+        block = bytes(kept[at : at + BLOCK])  # a copy: the digest stays right even if the file changes
         digest.update(block)
         yield block
 
@@ -153,7 +153,7 @@ class RecordStream:
         self._chunk = chunk
         self._segment_end = chunk.start - chunk.start % segment_bytes + segment_bytes
         self._rest = b""
-        #: Where in the log `_rest` begins.
+        #: The position of `_rest` in the log.
         self._at = chunk.start
         self._records = 0
         self._last_ms = 0
@@ -204,7 +204,7 @@ class RecordStream:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What a segment that was put back holds."""
+    """The content of a restored segment."""
 
     records: int
     bytes: int

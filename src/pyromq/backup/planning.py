@@ -1,4 +1,4 @@
-"""What a backup copies next, whether it may go on, and what a restore puts where. Only decides: no file is touched."""
+"""Plan the next copy of a backup, its continuation, and a restore. Only decides: no file is touched."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def why_not_going_on(last: Manifest, log: ReadableLog, *, same_tail: bool | None
 
 @dataclass(frozen=True, slots=True)
 class Until:
-    """Where a restored log ends. Nothing given: with the backup."""
+    """The end of a restored log. Nothing given: the end of the backup."""
 
     #: The last record that is kept was stored at this time, or before.
     time_ms: int | None = None
@@ -64,12 +64,12 @@ class Until:
     position: int | None = None
 
     def covers(self, chunk: Chunk) -> bool:
-        """Whether all of a chunk is kept."""
+        """Return True if all of a chunk is kept."""
         in_time = self.time_ms is None or chunk.last_ms <= self.time_ms
         return in_time and (self.position is None or chunk.end <= self.position)
 
     def leaves_out(self, chunk: Chunk) -> bool:
-        """Whether nothing of a chunk is kept."""
+        """Return True if nothing of a chunk is kept."""
         too_late = self.time_ms is not None and chunk.first_ms > self.time_ms
         return too_late or (self.position is not None and chunk.start >= self.position)
 

@@ -1,8 +1,8 @@
-"""Forget what is too old: chunks below an age, and manifests that need them. Nothing else ever removes from a backup.
+"""Remove old chunks, and the manifests that need them. Nothing else ever removes from a backup.
 
 A new manifest without the old chunks comes first, then the old manifests go, then the chunks. Stopped anywhere, the
-newest manifest is whole; what is left over goes with the next pruning. Only files below the new beginning are removed,
-so a backup may run meanwhile.
+newest manifest is whole; leftovers go with the next pruning. Only files below the new beginning are removed, so a
+backup may run at the same time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pyromq.errors import BackupError
 
 @dataclass(frozen=True, slots=True)
 class PruneReport:
-    """What was removed."""
+    """The removed files."""
 
     manifest: Manifest
     manifests: int

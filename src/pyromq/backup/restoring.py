@@ -10,7 +10,7 @@ recover point says the same, and that the whole log was on the disk: damage to i
 tail.
 
 Everything is made in `restoring/` inside the directory and moved to its place at the end, the log last. A restore that
-is stopped leaves a directory that no broker of ours starts on, and the next restore begins anew.
+is stopped leaves a directory that no broker of ours starts on, and the next restore begins again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ RESTORING = "restoring"
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """What is put back where."""
+    """The files to restore, and their places."""
 
     directory: Path
     manifest: Manifest
@@ -60,7 +60,7 @@ class RestorePlan:
 
 @dataclass(frozen=True, slots=True)
 class RestoreReport:
-    """What was put back."""
+    """The restored files."""
 
     directory: Path
     manifest: Manifest
@@ -119,12 +119,12 @@ def _restored(target: Target, plan: RestorePlan, threads: int, progress: Progres
 
 
 def log_of(plan: RestorePlan) -> Path:
-    """Where the segments are made."""
+    """Return the directory in which the segments are made."""
     return StorePaths(plan.workplace).commit_log
 
 
 def begin(target: Target, directory: Path, *, number: int | None = None, until: Until | None = None) -> RestorePlan:
-    """Decide what is put back. Raises BackupError when there is something in the way."""
+    """Plan a restore. Raises BackupError if the directory is not free."""
     until = until or Until()
     manifest = wanted(target, number)
     segments = segment_plans(manifest, until)
@@ -147,7 +147,7 @@ def begin(target: Target, directory: Path, *, number: int | None = None, until: 
 
 @contextlib.contextmanager
 def claimed(plan: RestorePlan) -> Iterator[None]:
-    """Make the room; nobody else restores to it meanwhile. Raises BackupError, StoreLocked, OSError."""
+    """Make the directory, locked against other restores. Raises BackupError, StoreLocked, OSError."""
     paths = StorePaths(plan.directory)
     was_there = plan.directory.exists()
     try:
@@ -177,7 +177,7 @@ def _tidy(plan: RestorePlan, was_there: bool) -> None:
 
 
 def _left_over(directory: Path) -> list[Path]:
-    """What a restore left that was stopped. Raises BackupError when there is anything else."""
+    """Return the leftovers of a stopped restore. Raises BackupError if there is anything else."""
     if directory.exists() and not directory.is_dir():
         raise BackupError(f"{directory} is a file, and a store is a directory")
     found = {entry.name for entry in os.scandir(directory)} if directory.exists() else set()
@@ -191,7 +191,7 @@ def _left_over(directory: Path) -> list[Path]:
 
 
 def finish(target: Target, plan: RestorePlan, restored: Sequence[Restored]) -> RestoreReport:
-    """Everything beside the log, and then all to its place. Raises CorruptBackup, OSError."""
+    """Restore everything except the log, then move all to its place. Raises CorruptBackup, OSError."""
     paths = StorePaths(plan.workplace)
     disk = OsDisk(paths.staging)
     for saved in plan.files:

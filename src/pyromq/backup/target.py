@@ -1,8 +1,8 @@
-"""Where a backup is kept: names and bytes, whatever is below. And the plainest one, a directory.
+"""The storage of a backup: names and bytes, on any medium. And the plainest one, a directory.
 
 A target may be sent to another process. What it promises:
 
-- `write` shows nothing under the name until all bytes are there and durable; then all at once. What was there before
+- `write` shows nothing under the name until all bytes are there and durable; then all at once. An existing file
   is replaced.
 - `create` does the same, and refuses a name that is taken. Of two that create it at once, one is refused; except where
   the system below cannot do that (object stores, some file systems): run one backup at a time there.
@@ -22,10 +22,10 @@ from uuid import uuid4
 
 from pyromq.errors import BackupError
 
-#: Names of files that are being written end so; nobody else's do.
+#: The suffix of files that are being written, and of no others.
 UNFINISHED = ".unfinished"
 
-#: What a file system says that has no second names for a file.
+#: Errors of file systems without hard links.
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 
 Part = bytes | memoryview
@@ -35,7 +35,7 @@ class Target(Protocol):
     """Named bytes. Names have `/` between their parts. All raise OSError."""
 
     def names(self, directory: str) -> list[str]:
-        """What is directly in a directory, sorted; none when there is no such directory."""
+        """Return the names directly in a directory, sorted; none if there is no such directory."""
 
     def read(self, name: str) -> bytes: ...
 
@@ -53,16 +53,16 @@ class Target(Protocol):
         """Fine when it is not there."""
 
     def shown(self, name: str = "") -> str:
-        """As people are told of it."""
+        """Return the name for people."""
 
 
-#: What becomes of a run that cannot go on.
+#: The result of a failed run.
 NOTHING_ADDED = "Nothing of this run was added to the backup"
 
 
 @contextlib.contextmanager
 def saving(target: Target, name: str, *, kept: str = NOTHING_ADDED) -> Iterator[None]:
-    """Around what adds to a backup: whatever the system says of it is a BackupError. `kept`: what is there then."""
+    """Turn an OSError of a write to the backup into a BackupError. `kept`: the state of the backup then, in words."""
     try:
         yield
     except OSError as error:

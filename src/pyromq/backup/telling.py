@@ -11,7 +11,7 @@ def counted(number: int, one: str) -> str:
 
 
 def tables(number: int) -> str:
-    """What the small files are, in the words of those who do not know them."""
+    """Describe the small files for people who do not know them."""
     return f"{counted(number, 'small file')} (topics, groups, progress)"
 
 

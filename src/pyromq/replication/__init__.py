@@ -1,4 +1,4 @@
-"""Copies of a commit log on other machines: one stream of its bytes, and what may be believed of it.
+"""Replication of a commit log to other machines: one stream of its bytes, and the acknowledged and visible marks.
 
-Positions, epochs and a set of followers are the only words here. Who leads is decided elsewhere and handed in.
+Its terms are positions, epochs and a set of followers. The leader is elected elsewhere and passed in.
 """

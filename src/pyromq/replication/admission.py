@@ -37,7 +37,7 @@ from pyromq.replication.identity import Connected, Identity, Refused, displaced
 from pyromq.replication.log import ReadLog
 from pyromq.replication.log_matching import Epoch, GoOn, LogExtent, way_back
 
-#: A follower that was silent for so many heartbeats no longer keeps another one with its id out.
+#: A follower that was silent for this many heartbeats no longer keeps another one with its id out.
 ALIVE_HEARTBEATS = 2
 
 

@@ -1,6 +1,6 @@
-"""Is what arrived what was sent? Every record is checked before it is appended: length, position, CRC.
+"""Verification of received bytes: every record is checked before it is appended: length, position, CRC.
 
-Bytes come in frames that end anywhere. What is whole is checked and handed on; the begun record waits for its rest.
+Bytes come in frames that end anywhere. Whole records are checked and passed on; a partial one waits for its rest.
 No input or output.
 """
 
@@ -15,12 +15,12 @@ from pyromq.records.scan import Stop, scan, why_bad
 #: A record (or the blank where one did not fit) that claims to be longer is none: its rest is not waited for. A body
 #: has up to 64 MiB, everything around it less than 64 KiB.
 MOST_RECORD = (64 << 20) + (64 << 10)
-#: So much of what arrived is kept to be shown.
+#: Received bytes that an error shows.
 SHOWN_BYTES = 64
 
 
 class StreamDamaged(PyroMQError):
-    """What a primary sent is no record of this log: it was not appended, nor anything behind it."""
+    """The primary sent bytes that are no record of this log: neither they nor any later bytes were appended."""
 
     def __init__(self, position: int, what: str, found: bytes, where: str = "", before: bytes = b"") -> None:
         self.position = position
@@ -43,7 +43,7 @@ def _shown(data: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    #: So many bytes from the start are whole, good records (and the blank that ends a segment).
+    #: Bytes from the start that are whole, good records (and the blank that ends a segment).
     length: int
     records: int
     #: Store time of the last record; 0 when there is none.
@@ -51,7 +51,7 @@ class Checked:
 
 
 def check_arrived(data: memoryview, position: int, segment_bytes: int) -> Checked:
-    """How much of the bytes for `position` may be appended. Raises StreamDamaged."""
+    """Check bytes for `position` and return the part that may be appended. Raises StreamDamaged."""
     at = records = last_ms = 0
     while at < len(data):
         segment_end = at + segment_bytes - (position + at) % segment_bytes
@@ -92,7 +92,7 @@ def _is_whole_blank(data: memoryview, at: int, segment_end: int, position: int) 
 
 
 def begun_size(begun: bytes | bytearray) -> int:
-    """How long a record or blank is whose beginning was found good; of one without a head, how long that is."""
+    """Return the size of a record or blank whose beginning was found good; the size of the head if that is partial."""
     if len(begun) < layout.BLANK.size:
         return layout.BLANK.size
     size: int = layout.BLANK.unpack_from(begun)[0]

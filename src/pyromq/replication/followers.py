@@ -24,7 +24,7 @@ class Follower(NamedTuple):
     sent: int
     #: Everything below is in its log, by its own word.
     reported: int
-    #: When it said anything last.
+    #: Time of its last report.
     heard_ms: int
     #: The last time of which it is known that it had all that the primary had then.
     level_ms: int
@@ -47,9 +47,9 @@ class Follower(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AckRule:
-    """How many copies an acknowledged message has, the primary's own among them."""
+    """The required number of copies of an acknowledged message, the primary's own included."""
 
-    #: So many are waited for.
+    #: Copies to wait for.
     copies: int = 1
     #: Fewer in sync, and nothing is accepted.
     min_in_sync: int = 1
@@ -67,7 +67,7 @@ class AckRule:
             )
 
     def needed(self, in_sync: int) -> int | None:
-        """Copies to wait for while so many are in sync, the primary included; None: too few to accept anything."""
+        """Return the copies to wait for with `in_sync` replicas, the primary included; None: too few to send."""
         if in_sync < self.min_in_sync:
             return None
         if self.all_in_sync:
@@ -77,7 +77,7 @@ class AckRule:
 
 @dataclass(frozen=True, slots=True)
 class SyncRule:
-    """When a replica counts as in sync: it speaks, is near enough, and lacks nothing that is older than a while.
+    """The rule for in-sync replicas: one reports, is near enough, and lacks nothing older than the allowed lag.
 
     One that speaks and takes nothing (its disk hangs) is not; one that is always a little behind a log that grows is.
     """
@@ -123,9 +123,9 @@ class Followers:
         identity: Identity | None = None,
         proved: bool = False,
     ) -> Followers:
-        """It is sent what follows `start`. By its own word it has what is below `reported`, or, if not given, `start`.
+        """Add a follower that is sent the log from `start` on. It has all below `reported` (default: `start`).
 
-        One without a log, or whose log ends before ours begins, has nothing of what is below `start`. Unless its log
+        One without a log, or whose log ends before ours begins, has nothing below `start`. Unless its log
         was `proved` to be ours up to `reported`, nothing counts before it confirms bytes that it was sent. An older
         connection of the same member is left out: it may have reported more than the follower has by now.
         """
@@ -186,20 +186,20 @@ class Followers:
 
     @property
     def copies(self) -> int:
-        """How many count."""
+        """Return the number of followers that count as copies."""
         return len(self._copies())
 
     def in_sync(self, rule: SyncRule, end: int, now_ms: int) -> frozenset[str]:
         return frozenset([one.name for one in self._copies() if rule.holds(one, end, now_ms)])
 
     def caught_up(self, among: frozenset[str]) -> int:
-        """How many of these have had everything at some moment since they came."""
+        """Return the number of these that have had the whole log at some moment since they connected."""
         return len([name for name in among if self._by_name[name].has_caught_up])
 
     def replicated(self, copies: int, end: int, among: frozenset[str] | None = None) -> int:
-        """Everything below is in so many logs, the primary's own among them. 0 when there are too few replicas.
+        """Return the end of the bytes in at least `copies` logs, the primary's included; 0 with too few replicas.
 
-        With `among`, only these count: a replica that is out of sync may hold bytes that are nobody else's.
+        With `among`, only these count: a replica that is out of sync may hold bytes that no other log has.
         """
         if copies <= 1:
             return end

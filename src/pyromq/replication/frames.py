@@ -1,15 +1,15 @@
-"""What runs over a replication connection, byte for byte as RocketMQ's own brokers have it. No input or output.
+"""Frames of a replication connection, byte for byte as RocketMQ's own brokers have them. No input or output.
 
     replica → primary   8 bytes    the position where its log ends: at first, after every append, as a sign of life
-    primary → replica   12 bytes   the position of what follows, and its length; then so many bytes of the log
+    primary → replica   12 bytes   the position of the bytes and their length; then that many bytes of the log
                                    a length of 0 is a sign of life
 
 A follower of ours begins with a handshake, to a primary of ours alone: see `handshake`. One that does not know where
 the broker of the primary answers asks on a connection of its own: see `address_question`.
 
 Two words more are ours. A replica that wants to be sent no more than it asks for says −n, "n more bytes". One that
-copies for itself alone (a backup) says −1 before its first position: it counts as nobody's copy, and is sent what it
-asks for. RocketMQ's replicas never say either, and its primaries do not understand them.
+copies for itself alone (a backup) says −1 before its first position: it does not count as a copy, and is sent the
+ranges it asks for. RocketMQ's replicas never say either, and its primaries do not understand them.
 
 The readers take bytes as they come, in any pieces, and never hold more than one frame.
 """
@@ -60,7 +60,7 @@ def encode_observer() -> bytes:
 
 
 def encode_grant(more: int) -> bytes:
-    """So many bytes more may be sent."""
+    """Encode a grant: the primary may send `more` bytes."""
     assert more > 0
     return REPORT.pack(-more)
 
@@ -71,13 +71,13 @@ def push_head(position: int, length: int) -> bytes:
 
 
 class Words(NamedTuple):
-    """What a replica said, all of it together."""
+    """All words of a replica in one read."""
 
     #: The first position among them; None: there was none.
     first: int | None = None
     #: The newest: older ones say nothing more.
     newest: int | None = None
-    #: So many bytes more are asked for.
+    #: Further bytes that the primary may send.
     granted: int = 0
     #: It has said that it is no replica.
     observes: bool = False
@@ -93,7 +93,7 @@ class ReportReader:
         self._knows_position = False
 
     def feed(self, data: bytes) -> Words:
-        """What is whole. Raises BadFrame when the first word is no position."""
+        """Decode the whole words. Raises BadFrame if the first one is no position."""
         if self._knows_position and len(data) == REPORT.size and not self._rest:  # one report, as nearly always
             (word,) = REPORT.unpack(data)
             return Words(word, word, 0, False) if word >= 0 else Words(None, None, -word, False)
@@ -118,10 +118,10 @@ class ReportReader:
 
 
 class PushReader:
-    """The replica's ear. A frame is given when it is whole.
+    """Decodes frames from a primary. A frame is returned when it is whole.
 
-    What comes is received right into `space`; a frame is a view of it, and only the beginning of one that is not
-    whole is ever moved.
+    Bytes are received directly into `space`; a frame is a view of it, and only the beginning of a partial one is ever
+    moved.
     """
 
     __slots__ = ("_end", "_max_push", "_start", "_view")
@@ -132,7 +132,7 @@ class PushReader:
         self._start = self._end = 0
 
     def space(self) -> memoryview:
-        """Where the next bytes go. The views that `next` gave are no longer good."""
+        """Return the buffer for the next bytes. The views that `next` gave are no longer valid."""
         if self._start:
             kept = self._end - self._start
             self._view[:kept] = self._view[self._start : self._end]

@@ -53,7 +53,7 @@ def _epochs(value: Json) -> tuple[Epoch, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """What a follower says of itself and its log."""
+    """A follower's description of itself and its log."""
 
     cluster: str = field(metadata=in_json("cluster", text))
     name: str = field(metadata=in_json("brokerName", text))

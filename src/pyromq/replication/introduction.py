@@ -33,7 +33,7 @@ def _new_nonce() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Introduction:
-    """What a follower tells a primary of ours with whose log it has compared its own."""
+    """A follower's introduction to a primary of ours with whose log it has compared its own."""
 
     cluster: str
     name: str

@@ -1,4 +1,4 @@
-"""What replication asks of a store: where its log begins and ends, its bytes, and to append bytes of another one.
+"""The port of replication to a store: the ends of its log, its bytes, and appends of another log's bytes.
 
 `StoreLog` shows a `MessageStore` so; a simulation hands in its own.
 """
@@ -25,11 +25,11 @@ class ReadLog(Protocol):
 
     @property
     def last_segment_start(self) -> int:
-        """Where the newest file of the log begins."""
+        """The start of the newest file of the log."""
         ...
 
     def log_bytes(self, position: int, most: int) -> memoryview:
-        """What the log has from a position on, in one segment. Raises OffsetNotFound."""
+        """Return the log's bytes from a position on, at most to the end of its segment. Raises OffsetNotFound."""
         ...
 
     def in_file(self, position: int) -> InFile | None:
@@ -55,7 +55,7 @@ class CopyLog(Protocol):
 
     @property
     def copy_end(self) -> int:
-        """Where the next byte goes."""
+        """The position of the next byte."""
         ...
 
     @property

@@ -1,10 +1,10 @@
-"""A replica comes back: from where the stream goes on, and what of its log it may keep. No input or output.
+"""Match a replica's log with the primary's: the position to continue from, and the part to keep. No input or output.
 
 A log is described by where it begins and ends and by its epochs: who led writes an epoch's number, the position from
 which it led, and who it was. Two logs are the same up to the end of the last epoch they share, and may differ behind
 it.
 
-The number is raised when somebody else comes to lead. `by` is new with every start of a primary: after a crash its log
+The number rises when another member becomes leader. `by` is new with every start of a primary: after a crash its log
 may have become shorter, and a replica that has more than that has bytes which will be other ones.
 
 Without epochs, as between RocketMQ's masters and slaves, two logs are taken to be one as far as both go; the replica's
@@ -20,12 +20,12 @@ from typing import NamedTuple
 
 from pyromq.errors import PyroMQError
 
-#: Epochs of bytes that are gone still tell who is related; so many are enough for that.
+#: Epochs of deleted bytes still show that two logs are related; this many are enough for that.
 MAX_EPOCHS = 500
 
 
 class Epoch(NamedTuple):
-    """Somebody led from this position on. Two are the same only if all of it is."""
+    """One leadership, from this position on. Two are the same only if all fields are."""
 
     number: int
     start: int
@@ -34,7 +34,7 @@ class Epoch(NamedTuple):
 
     @property
     def member(self) -> str:
-        """Whose store it was, whichever of its lives; empty: nobody says."""
+        """The store that led, whichever of its lives; empty if it is unknown."""
         return self.by.rpartition(".")[0]
 
 
@@ -63,20 +63,20 @@ class LogExtent:
         return max((epoch.number for epoch in self.epochs if epoch.start <= self.end), default=0), self.end
 
     def end_of(self, index: int) -> int:
-        """Where an epoch's bytes end: where the next one begins."""
+        """Return the end of an epoch's bytes: the start of the next epoch, or the log's end."""
         return self.epochs[index + 1].start if index + 1 < len(self.epochs) else self.end
 
 
 @dataclass(frozen=True, slots=True)
 class GoOn:
-    """Everything that the replica has is the primary's: the stream goes on behind it."""
+    """The replica's whole log is a prefix of the primary's: the stream continues at its end."""
 
     position: int
 
 
 @dataclass(frozen=True, slots=True)
 class CutBack:
-    """Bytes from `position` to the replica's end are nobody else's: they are put aside, then the stream goes on."""
+    """No other log has the bytes from `position` to the replica's end: quarantine them, then continue the stream."""
 
     position: int
     until: int
@@ -94,11 +94,11 @@ Way = GoOn | CutBack | StartOver
 
 
 class Parted(PyroMQError):
-    """The replica's log is not the primary's as it is: something has to be done about it before the stream goes on."""
+    """The replica's log diverges from the primary's: it must be changed before the stream can continue."""
 
 
 def way_back(primary: LogExtent, replica: LogExtent) -> Way:
-    """What a replica does with its log before the stream can go on."""
+    """Return the change to the replica's log that lets the stream continue."""
     if replica.is_empty:
         return GoOn(primary.start)
     common = common_end(primary, replica)
@@ -113,7 +113,7 @@ def way_back(primary: LogExtent, replica: LogExtent) -> Way:
 
 
 def common_end(primary: LogExtent, replica: LogExtent) -> int:
-    """Up to here two logs are the same; behind it only one goes on, or they differ."""
+    """Return the end of the common prefix of two logs; after it only one continues, or they differ."""
     if not primary.epochs or not replica.epochs:
         return min(primary.end, replica.end)
     shared = _last_shared(primary.epochs, replica.epochs)
@@ -125,7 +125,7 @@ def common_end(primary: LogExtent, replica: LogExtent) -> int:
 
 
 def are_related(one: LogExtent, other: LogExtent) -> bool:
-    """Do both know of somebody who led both?"""
+    """Return True if both logs have an epoch in common."""
     return not set(one.epochs).isdisjoint(other.epochs)
 
 
@@ -165,9 +165,9 @@ def first_position(reported: int, log_start: int, log_end: int, last_segment: in
 def begin_epoch(log: LogExtent, number: int, by: str) -> tuple[Epoch, ...]:
     """The epochs of one who begins to lead with this log. Those of which it has no byte are not of its log.
 
-    Where there is no byte at all, who was first to lead is kept: by that two logs are known to belong together.
+    With an empty log, the first epoch is kept: it shows that two logs belong together.
 
-    Of very many the oldest go, those that ended before its first byte: whoever knows no later one was left behind.
+    Above `MAX_EPOCHS` the oldest go, those that ended before the first byte: a log without a later one was left behind.
     """
     assert all(epoch.number <= number for epoch in log.epochs), f"epoch {number} has been"
     assert all(epoch.by != by for epoch in log.epochs), f"{by} has led before: each life has a name of its own"
@@ -179,7 +179,7 @@ def begin_epoch(log: LogExtent, number: int, by: str) -> tuple[Epoch, ...]:
 
 
 def has_our_tail(ours: LogExtent, other: LogExtent) -> bool:
-    """Did we lead, lose the end of our log, and has the other copied that? Then it has what may have been promised.
+    """Return True if we led, lost the end of our log, and the other copied it: it may have acknowledged messages of it.
 
     It must have followed us in our last life: what it has of an earlier one we have led over since.
     """

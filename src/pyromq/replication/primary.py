@@ -1,8 +1,7 @@
 """The replication port of a broker that leads: takes replicas in and sends each the log as it grows.
 
-Bytes go from the page cache to the socket inside the kernel where there is a file behind them, and what is not in
-memory is brought there by a thread first. A replica that reads slowly is sent slowly: nothing is kept for it but where
-it is.
+Bytes of a file go from the page cache to the socket inside the kernel; a thread first reads those that are not
+resident. A replica that reads slowly is sent slowly: only its position is kept for it.
 
 Followers with an identity (see `admission`) have places of their own, which no stranger takes. Connections that have
 said nothing yet, observers (a backup) and followers without an identity are few at a time. A silent connection makes
@@ -35,9 +34,9 @@ log = logging.getLogger("pyromq.replication")
 
 #: Of one frame, and so of one turn for one replica.
 BATCH_BYTES = 1 << 20
-#: Where nothing gathers: what is written at least so long after the last leaves at once.
+#: Without gathering: bytes written at least this long after the last send leave at once.
 APART_SECONDS = 0.0001
-#: How often silence is noticed.
+#: Interval between two checks for silent replicas.
 TICK_SECONDS = 0.5
 RECEIVE_BYTES = 4096
 #: Connections that have not said yet what they want.
@@ -49,7 +48,7 @@ MAX_UNKNOWN = 8
 #: Connections that wait to be accepted.
 BACKLOG = 128
 
-#: Told whenever a replica came, went or reported; of what is sent to them nobody is told.
+#: Called after a replica connected, disconnected or reported; not after a send.
 Changed = Callable[[Followers], None]
 
 
@@ -60,8 +59,8 @@ class NoRoom(PyroMQError):
 class Primary:
     """Listens for replicas, and knows how far each is.
 
-    Where nobody waits for them, what was written may gather for `gather_s` before the next of it leaves: fewer and
-    larger pieces cost less. What comes first after a pause leaves at once.
+    If no send waits for replicas, new bytes may gather for `gather_s` before they leave: fewer and larger frames cost
+    less. The first bytes after a pause leave at once.
     """
 
     def __init__(
@@ -230,8 +229,8 @@ class Primary:
 
 
 class _Line:
-    """One connection with a replica. What comes is heard as it comes, and what is new in the log leaves by itself as
-    long as the replica keeps up; one task sends all that does not, and one notices silence."""
+    """One connection with a replica. Reports are decoded as they arrive, and new bytes of the log are sent from the
+    loop callback as long as the replica keeps up; one task sends all others, and one detects silence."""
 
     def __init__(self, connection: socket.socket, stream: PrimaryStream, host: str, primary: Primary) -> None:
         self.connection = connection
@@ -241,12 +240,12 @@ class _Line:
         self._loop = asyncio.get_running_loop()
         #: The task has something to do.
         self._wanted = asyncio.Event()
-        #: While the task rests: what is new leaves without it.
+        #: Set while the task rests: new bytes are sent without it.
         self._resting: LogSender | None = None
-        #: When something left last, or nothing was left to send, in seconds; and whether some is about to.
+        #: Time in seconds of the last send, or of the last moment with nothing to send; and True if one is scheduled.
         self._left_at = 0.0
         self._is_leaving = False
-        #: A span of which some bytes have left so, and how many; or what was wrong.
+        #: A span that was sent in part without the task, and the bytes sent; or the error of that send.
         self._begun: tuple[Span, int] | None = None
         self._failure: Exception | None = None
         self._end: Callable[[], object] = connection.close
@@ -302,14 +301,14 @@ class _Line:
         except BlockingIOError:
             return
         except Exception as error:  # noqa: BLE001  `run` raises it
-            self._resting = None  # what it said last may be half believed
+            self._resting = None  # its last report may be half applied
             gone.set_exception(error)
         else:
             if waits:
                 self._wanted.set()
 
     async def _watch(self) -> None:
-        """Also while a replica that does not read holds up what is being sent."""
+        """Check for silence, also while a replica that does not read blocks the send."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
             self.stream.check_silence(self._primary.now_ms())
@@ -323,7 +322,7 @@ class _Line:
                 self._wanted.clear()
                 span = self.stream.next_span(primary.now_ms())
                 if span is not None:
-                    # Believed before it leaves: a report may come back before the call that sent it returns.
+                    # Recorded before the send: a report may arrive before the call that sent it returns.
                     primary.followers = self.stream.sent(span, primary.followers, primary.now_ms())
                     await sender.send(span)
                     self._left_at = primary.now()
@@ -331,10 +330,10 @@ class _Line:
                         # A socket that takes everything at once never makes us wait, and others have their turn too.
                         await asyncio.sleep(0)
                         continue
-                await self._rest(sender)  # what is written from now on leaves by itself
+                await self._rest(sender)  # later bytes are sent from the loop callback
 
     async def _rest(self, sender: LogSender) -> None:
-        """Until there is something to send that does not leave by itself."""
+        """Wait for bytes that cannot be sent from the loop callback."""
         self._resting = sender
         try:
             await self._wanted.wait()
@@ -347,8 +346,8 @@ class _Line:
             await sender.send_rest(span, sent)
 
     def log_grew(self) -> None:
-        """What comes first after a pause leaves in the turn of the loop in which it was written; what follows right
-        behind it leaves together, be it a turn or `gather_s` later: there may be much, each a message by itself."""
+        """Send the first bytes after a pause in the same turn of the loop; send those right after them together, a
+        turn or `gather_s` later: they may be many single messages."""
         if self._resting is None or self._is_leaving:  # the task looks at the log before it rests
             return
         gather_s = self._primary.gather_s
@@ -371,7 +370,7 @@ class _Line:
                 self._wanted.set()
 
     def _leaves_now(self, sender: LogSender) -> bool:
-        """False: the task has to go on, or to raise what was wrong. Whoever writes is not told of it."""
+        """Send new bytes now. False: the task has to continue, or to raise the error; the appender does not see it."""
         primary, stream = self._primary, self.stream
         now_ms = primary.now_ms()
         try:
@@ -398,7 +397,7 @@ class _Line:
             raise ConnectionAbortedError("a follower does not read the handshake")
 
     def say_where_we_end(self) -> None:
-        """A sign of life from another place than its end: our replicas and RocketMQ's see by it what is the matter."""
+        """Send a heartbeat with our log's end instead of the replica's, by which replicas detect the mismatch."""
         with contextlib.suppress(OSError):
             self.connection.send(push_head(self._primary.store.log_end, 0))
 

@@ -2,7 +2,7 @@
 
 A slave takes over what its master knows. What consumers told the slave itself, because the master was gone, is newer:
 it stays, and flows back to the master, unless the master knows more. What the master set back on purpose stays back:
-only what was told here since then is told there.
+only offsets committed here since then are sent there.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ class Place(NamedTuple):
 
 
 class Merged(NamedTuple):
-    #: What the slave believes from now on.
+    #: The slave's offsets from now on.
     offsets: dict[Place, int]
-    #: What the master has to hear.
+    #: The offsets to send to the master.
     to_tell: dict[Place, int]
 
 

@@ -1,8 +1,8 @@
 """A broker that follows: connects to the replication port of its primary, takes the log, reports, and connects again.
 
 One connection at a time. Whatever ends it is said once, and tried again with growing patience: a full disk, a primary
-that restarts. What cannot get better by itself (logs that differ, damage on arrival) is tried again rarely, and shown
-as what it is.
+that restarts. Problems that need an operator (logs that differ, damage on arrival) are retried rarely, and shown as
+such.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TICK_SECONDS = 0.5
 CONNECT_SECONDS = 5.0
 FIRST_RETRY_SECONDS = 0.2
 LONGEST_RETRY_SECONDS = 5.0
-#: What only people can set right is looked at again so often.
+#: Interval between two retries of a problem that needs an operator.
 HOPELESS_RETRY_SECONDS = 30.0
 CLOSED_AT_ONCE = (
     "it closed the connection and said nothing: is this its replication port (haListenPort, else the one above its "
@@ -41,7 +41,7 @@ CLOSED_AT_ONCE = (
 
 @dataclass(frozen=True, slots=True)
 class ReplicaState:
-    """What people are shown."""
+    """The state for admin tools."""
 
     primary: str | None
     connected: bool
@@ -54,7 +54,7 @@ class ReplicaState:
 
 
 class Replica:
-    """Follows one primary until it is told of another."""
+    """Follows one primary until `follow` names another."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Replica:
         """`window_bytes`: be sent no more than that at a time, for a slow link; our own primaries alone know it.
 
         `compare` looks whether both logs are one, and raises a PyroMQError when they must not become one. It returns
-        how to introduce ourselves to a primary of ours: the handshake shows whether it is still the one that was
+        our introduction to a primary of ours: the handshake shows whether it is still the one that was
         compared with. With any other primary it is called again when there is a connection and nothing has been said: a
         primary that becomes another one closes it.
         """
@@ -86,7 +86,7 @@ class Replica:
         #: Set when the copy became safer: there may be something to report.
         self._safer = asyncio.Event()
         self._retry_s = FIRST_RETRY_SECONDS
-        #: The rest of what was begun to be said.
+        #: The unsent rest of a report.
         self._unsaid = b""
         #: The problem, and the beginning of a copy, that were told of last: the same again is no news.
         self._said: str | None = None
@@ -94,13 +94,13 @@ class Replica:
         #: Something came over this connection.
         self._heard = False
         self.state = ReplicaState(None, False, 0, None)
-        #: When the copy had all that the primary had sent, by the monotonic clock; None: it never did.
+        #: Time at which the copy had all bytes that the primary had sent, by the monotonic clock; None: never yet.
         self.level_ms: int | None = None
         #: Our end of the connection, by which the primary knows us; empty: there is none.
         self.own_address = ""
 
     def follow(self, address: str | None) -> None:
-        """Whom to follow from now on; None: nobody, for the moment."""
+        """Follow this primary from now on; None: no primary."""
         if address != self._address:
             self._address = address
             self._moved.set()
@@ -202,7 +202,7 @@ class Replica:
             for task in tasks:
                 task.cancel()
             ends = await asyncio.gather(*tasks, return_exceptions=True)
-        # What went wrong with what was sent says more than that nothing could be said any more.
+        # An error of the received bytes says more than a failed report.
         for end in ends:
             if isinstance(end, Exception):
                 raise end
@@ -259,14 +259,14 @@ class Replica:
             self._safer.set()
 
     async def _report(self, connection: socket.socket, stream: ReplicaStream) -> None:
-        """What is left unsaid, what became safe meanwhile, and signs of life."""
+        """Send the unsent rest, the bytes synced since, and heartbeats."""
         loop = asyncio.get_running_loop()
         while True:
             self._safer.clear()
             self._unsaid = self._unsaid or stream.report(self._now_ms())
             if self._unsaid:
                 await loop.sock_sendall(connection, self._unsaid)
-                self._unsaid = b""  # until now nobody else spoke
+                self._unsaid = b""  # until now no other sender wrote
             else:
                 await self._tick()
 

@@ -17,12 +17,12 @@ SMALL_BYTES = 64 << 10
 #: So near the log's end its bytes go out of the mapping, however many: the system reads ahead of what it sends from a
 #: file, and would fill the room behind the log with zeroes.
 NEWEST_BYTES = 16 << 20
-#: What is not in memory is fetched so much at a time.
+#: Bytes that are not resident are read in pieces of this size.
 FETCH_BYTES = 4 << 20
 
 
 class LogSender:
-    """For one connection. Close it, and the file that it held open is let go."""
+    """Sends the log on one connection. `close` also closes the file that it holds open."""
 
     def __init__(self, connection: socket.socket, log: ReadLog) -> None:
         self._connection = connection
@@ -55,7 +55,7 @@ class LogSender:
             self._fetched_to = span.position + FETCH_BYTES
 
     def _find(self, position: int) -> int | None:
-        """Where in the file that we hold open a position is; None: there is no file to send from."""
+        """Return the offset of a position in the open file; None if there is no file to send from."""
         found = self._log.in_file(position)
         if found is None:
             return None
@@ -83,7 +83,7 @@ class LogSender:
         return end + NEWEST_BYTES > self._log.log_end and self._log.is_warm(span.position, span.length)
 
     def send_now(self, span: Span) -> int:
-        """As much of the frame as the socket takes: so many of its bytes have left. Raises OSError, OffsetNotFound."""
+        """Send as much of the frame as the socket takes; return the bytes sent. Raises OSError, OffsetNotFound."""
         head = push_head(*span)
         with self._log.log_bytes(span.position, span.length) as data:
             assert len(data) == span.length, "the log became shorter"
@@ -93,7 +93,7 @@ class LogSender:
                 return 0
 
     async def send_rest(self, span: Span, sent: int) -> None:
-        """What `send_now` has left. Raises OSError, OffsetNotFound."""
+        """Send the bytes that `send_now` left. Raises OSError, OffsetNotFound."""
         head = push_head(*span)
         if sent < len(head):
             await self._send_bytes(head[sent:], socket.MSG_MORE if span.length else 0)

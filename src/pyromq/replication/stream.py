@@ -1,7 +1,7 @@
 """Both ends of one replication connection, without the connection: bytes in, bytes out, and the time handed in.
 
-The primary's end decides what is sent next; the replica's end checks what comes, appends it and reports. Whoever drives
-them, sockets or a simulated network, only carries bytes.
+The primary's end decides the next bytes to send; the replica's end checks received bytes, appends them and reports.
+Their driver, sockets or a simulated network, only carries bytes.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from pyromq.replication.log_matching import first_position
 class StreamTimes(NamedTuple):
     """RocketMQ's times, in ms."""
 
-    #: After so long without a word, say one.
+    #: Send a heartbeat after this silence.
     heartbeat: int = 5_000
-    #: After so long without hearing one, the other side is gone.
+    #: The peer is gone after this silence.
     housekeeping: int = 20_000
-    #: Whoever connects says within this time where its log ends, or is no replica.
+    #: A connection that does not report its log's end within this time is no replica.
     hello: int = 10_000
 
 
@@ -43,7 +43,7 @@ class Silence(PyroMQError):
 
 
 class Gap(PyroMQError):
-    """What the primary sends does not follow what the replica has."""
+    """The primary's bytes do not follow the end of the replica's log."""
 
 
 class LeftBehind(Gap):
@@ -107,13 +107,13 @@ class PrimaryStream:
         self.observes = False
         #: Up to where the replica asked to be sent; None: it never asked, and is sent what there is.
         self._asked_to: int | None = None
-        #: What it must report to count as level.
+        #: The report that makes it count as in sync.
         self._goal: _Goal | None = None
         #: From where the next bytes go; None before the replica has said where it is.
         self.next_position: int | None = None
 
     def received(self, data: bytes, followers: Followers, now_ms: int) -> Followers:
-        """What the replica said. Raises BadFrame, Ahead, Refused, Displaced."""
+        """Take bytes from the replica. Raises BadFrame, Ahead, Refused, Displaced."""
         if self.next_position is None and self.greeting is not None and not self.greeting.is_over:
             self.greeting.feed(data, followers, now_ms)
             if not self.greeting.is_over:
@@ -152,7 +152,7 @@ class PrimaryStream:
         return self.greeting.identity if self.greeting is not None else None
 
     def _level_ms(self, reported: int, now_ms: int) -> int | None:
-        """When the log was no longer than what the replica has, as far as this report shows it for the first time.
+        """Return the time at which the replica had the whole log, if this report is the first to show it.
 
         A log that grows all the time is never had to its end: so it is asked where it ended when something was sent,
         and next when that has arrived.
@@ -201,7 +201,7 @@ class PrimaryStream:
             raise Silence(f"the replica {self.name} has said nothing for {silent_ms} ms")
 
     def next_span(self, now_ms: int) -> Span | None:
-        """What to send now; None: nothing yet. Raises Silence, OffsetNotFound when it is no longer there."""
+        """Return the next span to send; None if there is none yet. Raises Silence; OffsetNotFound if it was deleted."""
         self.check_silence(now_ms)
         position = self.next_position
         if position is None:
@@ -293,11 +293,11 @@ class ReplicaStream:
     # --- taking ------------------------------------------------------------------------------------------------------
 
     def space(self) -> memoryview:
-        """Where to receive the next bytes; then call `filled`."""
+        """Return the buffer for the next bytes; then call `filled`."""
         return self._pushes.space()
 
     def filled(self, count: int, now_ms: int) -> None:
-        """So many bytes came. Raises BadFrame, Gap, LeftBehind, Ahead, StreamDamaged, DiskFull, StoreFenced."""
+        """Take `count` bytes. Raises BadFrame, Gap, LeftBehind, Ahead, StreamDamaged, DiskFull, StoreFenced."""
         self._heard_ms = now_ms
         self._pushes.filled(count)
         while (push := self._pushes.next()) is not None:
@@ -363,7 +363,7 @@ class ReplicaStream:
         self._log.start_copy_at(position)
 
     def _complete(self, data: memoryview) -> memoryview:
-        """Give the begun record its rest, and append it; what is left of the bytes."""
+        """Complete the partial record and append it; return the remaining bytes."""
         begun = self._begun
         while begun and data:
             missing = begun_size(begun) - len(begun)
@@ -375,7 +375,7 @@ class ReplicaStream:
         return data
 
     def _append(self, data: memoryview) -> int:
-        """How much of it was whole. What is good before a damage is appended, and then the damage is raised."""
+        """Append the whole records and return their length. Records before a damage are appended, then it is raised."""
         log = self._log
         position = log.copy_end
         try:
@@ -398,7 +398,7 @@ class ReplicaStream:
     # --- telling -----------------------------------------------------------------------------------------------------
 
     def report(self, now_ms: int) -> bytes:
-        """What there is to say now: nothing, or how far our copy is. Raises Silence."""
+        """Return the report to send now, empty if there is none. Raises Silence."""
         if now_ms - self._heard_ms > self._times.housekeeping:
             raise Silence(f"the primary has said nothing for {now_ms - self._heard_ms} ms")
         if self._begun and now_ms - self._fed_ms > self._times.housekeeping:

@@ -7,9 +7,9 @@ length that no frame can have is refused before anything is kept for it.
 
 Bytes in any chunking, put together again.
 
-    data = frames.receive(chunk)      # what was left over, with the chunk behind it
+    data = frames.receive(chunk)      # the rest of the chunk before, and the chunk
     ...                               # look at the whole frames in it, up to `at`
-    frames.keep(data, at)             # what is left over now
+    frames.keep(data, at)             # the new rest
 
 Nothing is copied while chunks end where frames end, which is the usual case; a frame that comes in many chunks is
 copied once, in time proportional to its length.
@@ -142,7 +142,7 @@ def body_pieces(body: Body) -> Sequence[bytes | memoryview]:
 
 
 class Reassembly:
-    """What is left over between two chunks of one connection."""
+    """The partial frame between two chunks of one connection."""
 
     __slots__ = ("_rest",)
 
@@ -160,7 +160,7 @@ class Reassembly:
         return memoryview(self._rest)
 
     def keep(self, data: memoryview, at: int) -> None:
-        """Keep what is behind `at` of the bytes that `receive` gave."""
+        """Keep the bytes from `at` on of those that `receive` returned."""
         if data.obj is not self._rest:
             self._rest += data[at:]
             return

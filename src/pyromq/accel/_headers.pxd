@@ -1,4 +1,4 @@
-# What other compiled modules may call at C speed.
+# The functions that other compiled modules may call at C speed.
 
 cdef struct SendHeader:
     # The fields of a send whose header was read in place; pointers are into the received bytes.

@@ -1,4 +1,4 @@
-# What other compiled modules may call at C speed.
+# The functions that other compiled modules may call at C speed.
 
 from posix.uio cimport iovec
 

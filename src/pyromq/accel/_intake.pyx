@@ -24,7 +24,7 @@ cdef extern from *:
     #include <sys/types.h>
     #ifdef __linux__
     #include <sys/epoll.h>
-    #else  /* there is no intake there, and its maker is told so */
+    #else  /* without epoll there is no intake, and its constructor fails */
     #include <errno.h>
     #define EPOLLIN 1
     #define EPOLL_CTL_ADD 1
@@ -63,8 +63,8 @@ cdef extern from *:
     void limit_unsent(int fd, int bytes)
 
 cdef enum:
-    # At most this many connections, and at most this time, for one turn: requests that arrive meanwhile are read in the
-    # same turn, because one write to the log for many costs each of them less.
+    # At most this many connections, and at most this time, for one turn: requests that arrive during the turn are read
+    # in it, because one write to the log for many costs each of them less.
     EVENTS = 256
     TURN_NS = 500_000
     # Bytes that the system takes of a peer's answers and cannot send: without a limit they are 2.5 MB for each peer that

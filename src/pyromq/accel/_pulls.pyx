@@ -27,7 +27,7 @@ cdef enum:
     WORTH_BYTES = 256
     # Entries that one answer looks at, at most; see `queue_reader`.
     MAX_LOOKED_AT = 16_000
-    # How long a cached read window stays valid.
+    # A cached read window stays valid this long.
     WINDOW_NS = 50_000_000
 
 
@@ -146,7 +146,7 @@ cdef class PullPlan:
         if self.is_too_large:
             return None
         if view.next == view.end and view.count < self.max_messages and (end < max_offset or not is_caught_up):
-            return None  # it goes on, perhaps in the next file
+            return None  # the messages continue, perhaps in the next file
         at = put_bytes(at, <bytes>self.pieces[0])
         at = put_number(at, self.first_offset + view.next)
         at = put_bytes(at, <bytes>self.pieces[1])
@@ -182,7 +182,7 @@ cdef class PullPlan:
         target = <unsigned char*>PyBytes_AS_STRING(frame)
         memcpy(target, head, head_size)
         gather(&self.entries[0], view, self.buffers, self.tag_codes, target + head_size)
-        if sent:  # what is begun has to go on before anything else does
+        if sent:  # the rest of a partly sent frame precedes everything else
             inlet.connection.write_rest(frame[sent:])
             return b""
         return frame

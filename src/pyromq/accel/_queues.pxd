@@ -3,7 +3,7 @@
 from posix.uio cimport iovec
 
 cdef struct QueueView:
-    # What one answer may take of a queue, and what it takes. Entries count from the beginning of their file.
+    # The limits of one answer from a queue, and its result. Entries count from the beginning of their file.
     Py_ssize_t first
     Py_ssize_t end
     Py_ssize_t max_messages

@@ -50,7 +50,7 @@ cdef class FastTopic:
 
 
 cdef struct Seen:
-    # What the properties of a message say that matters here.
+    # The properties of a message that matter here.
     bint special
     const unsigned char* unique_key
     int unique_size
@@ -186,7 +186,7 @@ cdef class SendLoop(Shortcut):
     cdef tuple plain_answer
     cdef tuple keyed_answer
     cdef Py_ssize_t max_frame
-    # Where the answers to what the intake brings wait for the log.
+    # Answers to requests of the intake that wait for the log.
     cdef HeldAnswers held
     cdef readonly bytes answers
     cdef readonly long long answer_count

@@ -33,7 +33,7 @@ def sync_loop(int requests, int answers, int[::1] shared):
             elif errno == EINTR:
                 continue
             else:
-                files[1] = errno  # whoever waits must hear that nothing is synced any more
+                files[1] = errno  # the waiting side must learn that no sync counts any more
                 files[0] = 0
             if files[0] < 0:
                 break

@@ -1,10 +1,9 @@
 """Usual pulls: the next messages of a queue, in memory, all of them or those with some tags.
 
-Consumers ask the same thing again and again, and only three numbers of it differ. So a pull is taken apart into those
-numbers and the rest; what the rest may have is found out once, by `processors.pull`, and kept as a plan until topics,
-groups, subscriptions or settings change. Where its messages lie is found out for many pulls, too: a window, through
-which the compiled kernel answers them by itself for a moment. Whatever is not simply "here are your messages" is left
-to the ordinary way.
+Consumers repeat the same request, and only three numbers of it differ. So a pull is split into those numbers and the
+rest; the rest is checked once, by `broker.requests.pull`, and kept as a plan until topics, groups, subscriptions or
+settings change. The position of its messages is also kept for many pulls, as a read window, from which the accelerated
+code answers for a short time. Every answer other than messages is left to the ordinary handler.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ from pyromq.wire.requests.client import PullMessage, decode_request
 
 log = logging.getLogger("pyromq.broker")
 
-#: A plan for each consumer and queue; more than that, and all are made anew as they are asked for.
+#: At most this many plans, one for each consumer and queue; above it, all are dropped and made again on request.
 MAX_PLANS = 20_000
-#: A usual pull has some 300 bytes; longer ones are planned each time, so that nobody fills memory with them.
+#: A usual pull has some 300 bytes; longer ones are planned each time, so that no client fills memory with them.
 MAX_KEY_BYTES = 1024
 #: Stand for the values in the pattern of an answer.
 _NEXT, _LEAST, _LAST = 1_111_111_111_111, 2_222_222_222_222, 3_333_333_333_333
@@ -60,18 +59,18 @@ class FastPulls:
         self._statistics = statistics
         self._advice = advice
         self._plans: dict[bytes, PullPlan] = {}
-        #: Takes what comes through a window, without us.
+        #: Answers pulls from read windows without calling Python.
         self.loop = PullLoop(self._plans, consumers, resets.pending, self._commit)
         self.loop.planned_at = consumers.changes
         statistics.before_sample(self.count_up)
 
     def forget(self) -> None:
-        """Topics, groups or settings changed: plans are made anew."""
+        """Drop all plans: topics, groups or settings changed."""
         self.count_up()
         self._plans.clear()
 
     def count_up(self) -> None:
-        """Tell the statistics what was given out since the last time."""
+        """Add the pulls since the last call to the statistics."""
         for plan in self._plans.values():
             plan.close_window()
             if plan.pulls:

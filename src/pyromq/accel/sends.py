@@ -104,19 +104,19 @@ class FastSends:
         )  # fmt: skip
 
     def settings_changed(self) -> None:
-        """What every message and answer says of the broker may be something else now."""
+        """Build the send loop again: the broker's part of messages and answers may have changed."""
         self._store.close_batch()
         self._loop = self._new_loop()
 
     def topics_changed(self) -> None:
-        """What was known of topics no longer holds. Until it is looked up again, all sends go the ordinary way."""
+        """Forget all topics. Until the next look-up, all sends take the ordinary handler."""
         self.count_up()
         self.topics.clear()
         self._is_stale = True
 
     def _look_up_topics(self) -> None:
-        """Which topics need no decision. It takes time in proportion to their number: not at every change, and those
-        that did not change keep what was made for them."""
+        """Find the topics whose sends need no decision. The time is proportional to their number, so not after every
+        change; unchanged topics keep their prepared state."""
         self._is_stale = False
         self._look_up_from = self._store.clock.monotonic() + LOOK_UP_SECONDS
         if len(self._all_topics) > LOOKED_UP_AT_ONCE:
@@ -169,7 +169,7 @@ class FastSends:
             self._store.end_turn()
 
     def _open_batch(self) -> bool:
-        """Questions that are asked once for all sends of a turn; False when the ordinary way must say what is wrong."""
+        """Make the checks shared by all sends of a turn; False if the ordinary handler must refuse them."""
         if not self._config().permission & WRITE or self._overload.reason() is not None:
             return False
         if not (self._ack_mark.accepts and self._ack_mark.expects_replicas):
@@ -217,21 +217,21 @@ class FastSends:
             connection.put_bytes(encode_frame(replace(command, code=code, reason=SLAVES_LATE)))
 
     def fail(self, error: PyroMQError) -> None:
-        """The disk did not confirm: nobody who waits may be told that it did."""
+        """Answer every waiting send with the error: the disk did not confirm."""
         response = refusal(error)
         for connection, command in self._take_back(self._held.last_position):
             self._statistics.send_failed()
             connection.put_bytes(encode_frame(answer_to(command, response)))
 
     def _take_back(self, position: int) -> Iterator[tuple[Connection, Command]]:
-        """The answers that wait for what is before a position; they do not leave any more."""
+        """Withdraw the answers that wait for positions up to this one."""
         for connection, answers in self._held.take_back(position):
             for command in decode_frames(answers):
                 yield connection, command
 
 
 def _has_its_own_way(data: memoryview, at: int) -> bool:
-    """Is the next send a half, or numbered? Whoever sends such sends many: the log need not be opened for each."""
+    """Return True for a half or numbered message. Their senders send many: the log need not be opened for each."""
     header_size = int.from_bytes(data[at + 4 : at + 8], "big")
     header = bytes(data[at + 8 : at + 8 + min(header_size, _LOOKED_AT)])
     return any(name in header for name in _OWN_WAYS)

@@ -37,7 +37,7 @@ from pyromq.wire.command import Command
 from pyromq.wire.frames import decode_frames, encode_frame
 from pyromq.wire.responses import SendReceipt, answer_to, refusal
 
-#: When topics change again and again, they are looked up so often at most.
+#: The limit of lookups while topics change repeatedly.
 LOOK_UP_SECONDS = 0.05
 #: With more topics than this, a topic is looked up when a message was sent to it.
 LOOKED_UP_AT_ONCE = 5000
@@ -159,13 +159,13 @@ class FastSends:
         """Return the compiled loop: it takes sends as soon as one has opened the batch."""
         self._spans_turns = True
         if self._ack_mark.leadership_is_stale:
-            with contextlib.suppress(StoreFenced):  # those who wait are told of it by `fail`
+            with contextlib.suppress(StoreFenced):  # `fail` answers the waiting sends
                 self._store.close_batch()
         self._batch.begin_turn()
         return self._loop
 
     def end_turn(self) -> None:
-        with contextlib.suppress(StoreFenced):  # those who wait are told of it by `fail`
+        with contextlib.suppress(StoreFenced):  # `fail` answers the waiting sends
             self._store.end_turn()
 
     def _open_batch(self) -> bool:
@@ -179,7 +179,7 @@ class FastSends:
         return self._batch.open(self._writer, spans_turns=self._spans_turns)
 
     def count_up(self) -> None:
-        """Tell the statistics what came since the last time."""
+        """Add the sends since the last call to the statistics."""
         for topic in self.topics.values():
             if topic.messages:
                 self._statistics.sent(topic.name.decode(), topic.messages, topic.body_bytes)
@@ -189,12 +189,12 @@ class FastSends:
 
     @property
     def held_sends(self) -> int:
-        """How many wait for the log."""
+        """The number of sends that wait for the log."""
         return int(self._held.count)
 
     async def settled(self) -> None:
-        """Return when nobody waits any more."""
-        with contextlib.suppress(PyroMQError, TimeoutError):  # those who wait are told of it by `fail`
+        """Return when no send waits any more."""
+        with contextlib.suppress(PyroMQError, TimeoutError):  # `fail` answers the waiting sends
             self._store.close_batch()
             if self.held_sends:
                 async with asyncio.timeout(self._ack_mark.timeout_s if self._ack_mark.waits_for_replicas else None):

@@ -38,17 +38,17 @@ __all__ = ["Connection", "Handle", "Home"]
 
 log = logging.getLogger("pyromq.net")
 
-#: So many bytes of answers are written before more requests of the same read are handled.
+#: Write answers once they have this many bytes, before more requests of the same read are handled.
 WRITE_BYTES = 1 << 20
-#: What a request costs while it waits for its answer, beside its own bytes.
+#: The memory of a waiting request besides its own bytes.
 WAITING_BYTES = 4 << 10
-#: How often answers that are too late are looked for.
+#: The interval of the check for overdue answers.
 WATCH_SECONDS = 0.05
-#: A call that has waited for so long makes one wonder whether the peer is still there, if it says nothing else.
+#: A call that waits this long makes a silent peer suspect.
 SLOW_SECONDS = 1.0
-#: How long a peer has to take its last answers and close, before we do.
+#: A peer has this long to take its last answers and close, before the server closes.
 LINGER_SECONDS = 1.0
-#: How often a connection that is to end looks whether everything has left.
+#: The interval at which a closing connection checks for unsent bytes.
 OUTBOX_SECONDS = 0.05
 #: Correlation ids are 32-bit numbers, and not negative.
 _ID_MASK = 0x7FFFFFFF
@@ -74,7 +74,7 @@ class Connection(asyncio.BufferedProtocol):
         self.host = self.address = "?"
         self.packed_address: PackedHost = LOCALHOST
         self._last_tick = home.tick
-        #: Where the home reads all its connections together: what is known of this one there.
+        #: This connection's part of the intake, if the server has one.
         self.inlet: Inlet | None = None
 
         self._frames = Reassembly()
@@ -106,15 +106,15 @@ class Connection(asyncio.BufferedProtocol):
         #: Requests of our own that wait for an answer.
         self._calls: dict[int, asyncio.Future[Command]] = {}
         self._last_id = 0
-        #: When those of them that have no timer of their own are too late.
+        #: The deadline of calls without a timer of their own.
         self._due: dict[int, float] = {}
         self._is_watching = False
-        #: The one of them that had waited longest at the last look, and since when somebody looks at it; and after
-        #: how long it is slow.
+        #: The oldest call at the last check, the time since when it is watched, and the time after which
+        #: it is slow.
         self._oldest: tuple[int, float] = (-1, 0.0)
         self._slow_s = SLOW_SECONDS
 
-        #: Closes as soon as what is ready has been handed to the transport.
+        #: Closes as soon as the ready answers are handed to the transport.
         self._is_closed = False
         #: Said everything, and waits for the peer to close.
         self._is_leaving = False
@@ -137,7 +137,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._home.opened(self):
             self._shut()
         elif self._home.intake is not None:
-            self._loop.call_soon(self._join_intake)  # when the transport has begun to read
+            self._loop.call_soon(self._join_intake)  # after the transport has begun to read
 
     def connection_lost(self, error: Exception | None) -> None:
         self._leave_intake()
@@ -146,7 +146,7 @@ class Connection(asyncio.BufferedProtocol):
         for call in self._calls.values():
             if not call.done():
                 call.set_exception(Unreachable(f"the connection to {self.address} broke"))
-                call.exception()  # looked at, even when whoever waits is gone too
+                call.exception()  # retrieved, even if the waiting task is gone
         self._calls.clear()
         self._due.clear()
         for waiting, flags in tuple(self._in_flight.items()):
@@ -195,7 +195,7 @@ class Connection(asyncio.BufferedProtocol):
             self.inlet.is_plain, self.inlet = False, None
 
     def _tell_inlet(self) -> None:
-        """Whether the usual requests may be taken, and answered, without asking."""
+        """Tell the intake whether it may take and answer usual requests by itself."""
         if self.inlet is not None:
             self.inlet.is_plain = not (
                 self._is_halted or self._is_leaving or self.partial_bytes or self in self._home.behind
@@ -237,7 +237,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def last_tick(self) -> int:
-        """When something came last."""
+        """The tick of the last received bytes."""
         return self._last_tick if self.inlet is None else max(self._last_tick, self.inlet.last_tick)
 
     def _look_at(self, chunk: memoryview) -> None:
@@ -294,8 +294,8 @@ class Connection(asyncio.BufferedProtocol):
         return at
 
     def _refuse(self, bad: Illegible) -> bool:
-        """Tell the peer that its request makes no sense; what follows does. False when it was to be an answer: whoever
-        waits for that must not wait on."""
+        """Refuse a malformed request; the frames after it are valid. False for a malformed answer: its caller
+        must not wait any longer."""
         request = bad.request
         if request.flags & FLAG_ANSWER:
             return False
@@ -305,7 +305,7 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def _has_room(self) -> bool:
-        """Whether one more request may be handled; what is ready goes out first if that is much."""
+        """Return whether one more request may be handled; many ready bytes are sent first."""
         if self._out_bytes > WRITE_BYTES:
             self._write_out()
         return not self._is_halted
@@ -347,7 +347,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- back-pressure -----------------------------------------------------------------------------------------------
 
     def _weigh(self) -> None:
-        """Decide anew whether more may be handled, and read only if so."""
+        """Decide again whether more may be handled, and read only if so."""
         self._is_halted = (
             self._is_closed
             or self._waits_for_turn
@@ -369,7 +369,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._home.answer_room(self._slices.waiting)
 
     def is_enough(self, answered: int) -> bool:
-        """Whether so many bytes of answers use up the connection's share of this turn."""
+        """Return whether this many bytes of answers use up the connection's share of this turn."""
         return 2 * answered > MIN_ANSWER_BYTES and 2 * answered > self.answer_room
 
     def ask_for_turn(self) -> None:
@@ -415,7 +415,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def _look_again(self) -> None:
-        """At what was left lying when there was no room."""
+        """Handle the frames that waited for room."""
         if not self._is_halted and not self._is_leaving and len(self._frames) and self.is_open:
             self._look_at(_NOTHING)
 
@@ -425,7 +425,7 @@ class Connection(asyncio.BufferedProtocol):
         self._weigh()
 
     def check_stalled(self, ticks_allowed: int) -> bool:
-        """Whether the peer has taken nothing for too long, although something waits for it."""
+        """Return whether the peer has taken nothing for too long, although bytes wait for it."""
         if self._transport is None:
             return False
         size = self._transport.get_write_buffer_size()
@@ -460,7 +460,7 @@ class Connection(asyncio.BufferedProtocol):
             self._weigh()
 
     def _outcome(self, command: Command, done: asyncio.Future[Response | None]) -> Response | None:
-        if done.cancelled():  # by us, when the peer went; or by whoever was to give the answer
+        if done.cancelled():  # because the peer went, or by the handler
             return None if self._transport is None else answer_for(asyncio.CancelledError(), command, self)
         error = done.exception()
         return done.result() if error is None else answer_for(error, command, self)
@@ -521,7 +521,7 @@ class Connection(asyncio.BufferedProtocol):
             self._count_if_behind()
 
     def _write_on(self) -> None:
-        """Give the transport what waits here, as long as the peer takes it."""
+        """Give the transport the waiting bytes, as long as the peer takes them."""
         transport = self._transport
         while self._outbox.size and self not in self._home.behind:
             if transport is None or transport.is_closing():
@@ -584,8 +584,8 @@ class Connection(asyncio.BufferedProtocol):
     ) -> asyncio.Future[Command]:
         """Send a frame that was made elsewhere, with an id of `next_id`; the answer, or CallTimeout soon after `due`.
 
-        `due` is in the loop's time. There is no timer for each call: somebody looks at all of them now and then, and
-        tells the home of a connection on which one has waited for its `slow_s`.
+        `due` is in the loop's time. There is no timer for each call: one check at intervals covers all of them, and
+        reports a connection on which a call has waited for its `slow_s`.
         """
         answer = self._expect(correlation_id)
         if not self.is_open:
@@ -634,18 +634,18 @@ class Connection(asyncio.BufferedProtocol):
 
     def next_id(self) -> int:
         self._last_id = self._last_id + 1 & _ID_MASK
-        while self._last_id in self._calls:  # it went round while somebody waited
+        while self._last_id in self._calls:  # the counter wrapped around while a call waits
             self._last_id = self._last_id + 1 & _ID_MASK
         return self._last_id
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def close(self, why: str) -> None:
-        """Take nothing more, write what is ready, and close. A warning says who and why."""
+        """Read nothing more, write the ready answers, and close. A warning names the peer and the reason."""
         self._close(why, logging.WARNING)
 
     def close_idle(self, why: str) -> None:
-        """The same, where it is nobody's fault."""
+        """The same without a warning: no side is at fault."""
         self._close(why, logging.INFO)
 
     def _close(self, why: str, level: int) -> None:
@@ -656,7 +656,7 @@ class Connection(asyncio.BufferedProtocol):
             self._flush_soon()
 
     def abort(self, why: str | None = None) -> None:
-        """Close now; what waits is lost."""
+        """Close now; unsent bytes are lost."""
         if why is not None:
             self._home.complain(self, why)
         self._shut()
@@ -669,7 +669,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def _forget(self) -> None:
-        """What it held and what it counted."""
+        """Release its memory and its counts."""
         self._is_closed = self._is_halted = True
         self._out.clear()
         self._out_bytes = 0

@@ -1,7 +1,7 @@
-"""What the connections of one server or client share: the handler, the limits, and what they cost in memory together.
+"""The shared part of all connections of one server or client: the handler, the limits, and their memory.
 
-Two sums are kept. Answers that peers do not take: above a quarter of the limit pulls get the smallest answers, above
-half of it nobody who is behind is read from, above three quarters the one that is most behind is cut off: the last
+Two sums are kept. Unsent answers: above a quarter of the limit pulls get the smallest answers, above half of it slow
+peers are not read from, above three quarters the slowest is cut off: the last
 quarter is for buffers that are not counted. Requests that have not arrived whole: above the limit the one that has
 waited longest is cut off, so that a peer which sends the half of something cannot crowd out those that send the whole.
 """
@@ -33,7 +33,7 @@ Handle = Callable[[Command, Peer], Answer]
 #: Puts into a request what says who sends it.
 Sign = Callable[[Command], None]
 
-#: Where a read puts its bytes. One buffer serves all connections: it is looked at before anybody else reads.
+#: The read buffer. One serves all connections: it is consumed before the next read.
 READ_BYTES = 256 << 10
 
 
@@ -49,7 +49,7 @@ class Taker(Protocol):
 
 
 class Turns(Protocol):
-    """Is told when a server's intake reads all connections."""
+    """Called before and after the intake reads all connections."""
 
     def begin_turn(self) -> Any:
         """Return the shortcut that `Intake.turn` takes."""
@@ -115,7 +115,7 @@ class Home:
         #: Is asked before the handler, with all frames that were received.
         self.fast_path: Taker | None = None
         self.sign: Sign | None = None
-        #: Is told of a peer that has not answered one of our calls for a while, again and again until it does.
+        #: Called with a peer that has not answered one of our calls in time, repeatedly until it does.
         self.on_slow: Callable[[Connection], None] | None = None
         self.complaints = Complaints(clock or SystemClock())
         self.scratch = memoryview(bytearray(READ_BYTES))
@@ -151,7 +151,7 @@ class Home:
 
     @property
     def unsent_room(self) -> int:
-        """How far one connection may be behind and still be read from."""
+        """Return the unsent bytes above which a connection is not read from."""
         limits = self.limits
         return limits.max_unsent_bytes_per_connection if self.unsent_bytes <= limits.max_unsent_bytes // 2 else 0
 

@@ -1,4 +1,4 @@
-"""Who a request came from, as a service sees it: an address, and a way to ask or tell something in return."""
+"""The sender of a request, as a service sees it: an address, and a way to send requests in return."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Peer(Protocol):
 
     @property
     def has_turn(self) -> bool:
-        """Whether the peer waited for a turn of its own: one answer may be larger than `answer_room`."""
+        """Return whether the peer waited for a turn of its own: one answer may be larger than `answer_room`."""
 
     def tell(self, request: Request) -> None:
         """Send a request that has no answer. Nothing happens on a closed connection."""

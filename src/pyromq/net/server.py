@@ -56,7 +56,7 @@ class Server(Home):
         clock: Clock | None = None,
     ) -> None:
         super().__init__(handle, limits, clock=clock)
-        #: Is told of each turn of the intake.
+        #: Called before and after each turn of the intake.
         self.turns: Turns | None = None
         self.stopping = False
         self.host = ""

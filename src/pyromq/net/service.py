@@ -1,10 +1,10 @@
 """From a command to the handler of its request, and from errors to answers: the one place that translates both.
 
-A service is a table: the type of a request, and who handles it. A handler returns its answer, or something to wait for
-when the answer is not there yet, or None when there is none to give. What it raises becomes the answer: our own errors
-with their code and sentence, anything else as a system error whose details are in the log only.
+A service is a table from request types to handlers. A handler returns its answer, or an awaitable of it,
+or None without an answer. Its exception becomes the answer: our own errors
+with their code and sentence, any other as a system error whose details are in the log only.
 
-What a handler wants waited for is cancelled when the peer goes away, unless the request was one-way.
+An awaitable is cancelled when the peer disconnects, unless the request was one-way.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Handler = Callable[[Any, Peer], Answer]
 
 
 class Service:
-    """What a server does with commands."""
+    """A server's handlers."""
 
     def __init__(self, handlers: Mapping[type[Request], Handler]) -> None:
         self._handlers = dict(handlers)

@@ -1,7 +1,7 @@
-"""Fair use of the event loop: at most about one slice of work per turn of the loop, whoever asks for it.
+"""Fair use of the event loop: at most about one slice of work per turn of the loop, over all connections.
 
 Two users share the queue. A connection whose requests took a slice waits here before its next frame is handled, and is
-not read from meanwhile. A handler whose answer takes long works in slices:
+not read from until then. A handler whose answer takes long works in slices:
 
     async with job() as one:
         for queue in queues:
@@ -72,7 +72,7 @@ class Slices:
 
     @property
     def is_spent(self) -> bool:
-        """Whether this turn of the loop has had its slice of work."""
+        """Return whether this turn of the loop has used up its slice."""
         return self._spent_s >= SLICE_SECONDS
 
     @property

@@ -1,11 +1,11 @@
-"""What PyroMQ is tested with, for those who build on it: a broker for a test, and the world's faults.
+"""Test support for programs on PyroMQ: a broker for a test, and simulated faults.
 
     with pyromq.testing.broker(topics={"orders": 4}) as mq:
         ...                              # any client, with mq.name_servers as its name server
 
 `SimDisk` is a disk whose power can be cut, `FaultProxy` a network that can be cut, and `History` with `check` says
-whether a broker and its clients kept their promises. Everything is imported when it is asked for: a test run that uses
-none of it does not wait for it.
+whether a broker and its clients kept their guarantees. Everything is imported on first use: a test run that uses
+none of it does not pay for it.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def broker(
 
     `topics` are there when the block begins: names, or names with their numbers of queues. Data goes to a directory
     that is removed afterwards, unless `data_dir` names one, which is kept. `flush="sync"` waits for the disk before a
-    send is acknowledged. `advertise` (`host:port`) is where clients are told to find the broker, for one behind a
+    send is acknowledged. `advertise` (`host:port`) is the broker's address for clients, for one behind a
     `FaultProxy`. `config` has further settings of the broker by their paths: `{"store.max_body_bytes": 1024}`.
 
     It runs on a thread of this process; with `process=True` it is a process of its own, which can be killed.

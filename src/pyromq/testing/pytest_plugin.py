@@ -19,7 +19,7 @@ import pytest
 if TYPE_CHECKING:
     from pyromq.testing.brokers.local_broker import LocalBroker
 
-#: What a topic may be called, but for its length.
+#: The characters of a topic's name.
 _NOT_IN_A_NAME = re.compile(r"[^\w-]+", re.ASCII)
 _NAME_CHARACTERS = 60
 

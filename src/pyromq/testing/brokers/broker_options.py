@@ -17,7 +17,7 @@ from pyromq.net.address import parse_address
 #: Queues of a topic that is given by name only, as other clients make them.
 DEFAULT_QUEUES = 4
 
-#: What differs from a broker that serves for years.
+#: The differences from a broker in production.
 FOR_TESTS: dict[str, object] = {
     "auto_create_groups": True,
     "vip_channel": False,
@@ -48,11 +48,11 @@ DECIDED_ELSEWHERE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerOptions:
-    """What was asked for, checked."""
+    """The checked options."""
 
     #: Names and numbers of queues.
     topics: Mapping[str, int]
-    #: Where data is kept; None: in a directory that is removed afterwards.
+    #: The data directory; None: a directory that is removed afterwards.
     data_dir: Path | None
     #: All settings of the broker that were given, by path, but for its directory and port.
     settings: Mapping[str, object] = field(default_factory=dict)

@@ -86,7 +86,7 @@ class _Life:
         try:
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
                 runner.run(self._serve())
-        except BaseException as error:  # noqa: BLE001  it is raised where somebody waits for it
+        except BaseException as error:  # noqa: BLE001  it is raised in the waiting thread
             self._failure = error
             if not self._ready.done():
                 self._ready.set_exception(error)
@@ -110,7 +110,7 @@ class _Life:
 
 
 async def _until(stop: asyncio.Event, broker: BrokerLife) -> None:
-    """Serve until it is told to stop, or until the broker can no longer: then raise why."""
+    """Serve until it is stopped, or until the broker fails: then raise the reason."""
     tasks = [asyncio.ensure_future(stop.wait()), asyncio.ensure_future(broker.wait_failed())]
     done, going_on = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in going_on:

@@ -37,9 +37,9 @@ CHUNK_BYTES = 64 << 10
 CHUNKS_ON_THE_WAY = 256
 #: A slow line passes this many pieces a second, so that a small answer does not wait for a whole chunk's time.
 PIECES_PER_SECOND = 50
-#: Closing sends a reset at once and forgets what was not sent.
+#: Closing sends a reset at once and drops unsent bytes.
 RESET = struct.pack("ii", 1, 0)
-#: What `corrupt` does to a byte.
+#: The effect of `corrupt` on a byte.
 FLIPPED_BITS = 0x55
 
 
@@ -56,7 +56,7 @@ class FaultProxy:
 
     def __init__(self, target: str | None = None, *, port: int = 0) -> None:
         """`target` is `host:port`, and may be given later. `port` 0: a free one."""
-        #: Where new connections lead.
+        #: The target of new connections.
         self.target = target
         self.port = port
         #: The port, if it was chosen here.
@@ -70,14 +70,14 @@ class FaultProxy:
 
     @property
     def address(self) -> str:
-        """Where clients connect."""
+        """The address for clients."""
         if not self.port:
             raise NotNow("this proxy has no address yet: use it as `async with FaultProxy(target) as proxy:`")
         return shown_address(LOOPBACK, self.port)
 
     @property
     def connections(self) -> int:
-        """How many are open."""
+        """The number of open connections."""
         return len(self._connections)
 
     def passed(self, direction: Direction) -> int:
@@ -92,7 +92,7 @@ class FaultProxy:
             connection.reset()
 
     async def refuse(self) -> None:
-        """Let nobody connect: to a client it looks as if no server ran here. Open connections stay."""
+        """Refuse connections, as if no server ran here. Open connections stay."""
         listening, self._listening = self._listening, None
         if listening is not None:
             listening.close()
@@ -113,7 +113,7 @@ class FaultProxy:
             line.flows.set()
 
     def delay(self, seconds: float, direction: Direction | None = None) -> None:
-        """Let each byte arrive so much later from now on; as many are on their way at once as before. 0: none."""
+        """Delay each byte by this time from now on, without limiting the bytes in flight. 0: no delay."""
         for line in self._lines(direction):
             line.delay_s = seconds
 
@@ -125,7 +125,7 @@ class FaultProxy:
             line.bytes_per_s = bytes_per_s
 
     def half_close(self, direction: Direction) -> None:
-        """Tell the receiver of this direction that nothing more will come; the other direction goes on."""
+        """End this direction for its receiver; the other direction stays open."""
         for connection in tuple(self._connections):
             connection.end(direction)
 
@@ -197,7 +197,7 @@ class FaultProxy:
 
 
 class _Line:
-    """What happens to bytes of one direction, on all connections."""
+    """The faults of one direction, on all connections."""
 
     def __init__(self) -> None:
         self.flows = asyncio.Event()

@@ -1,4 +1,4 @@
-"""What a broker for tests is to the test, wherever it runs: addresses, a directory, topics, an end that leaves nothing.
+"""The common part of brokers for tests, in this process or another: addresses, a directory, topics, a clean end.
 
 It is used with `with` or `async with`. In between it can be stopped and started on the same ports and data.
 """
@@ -26,9 +26,9 @@ from pyromq.wire.codes import ResponseCode
 from pyromq.wire.requests.admin import UpdateTopic
 from pyromq.wire.requests.nameserver import GetRoute
 
-#: Between looking for a free port and listening there somebody else may have taken it.
+#: Another process may take a free port before the server listens on it.
 PORT_ATTEMPTS = 10
-#: What a server says of a port that it cannot have.
+#: A server's message about a port that is in use.
 TAKEN = "another program listens there"
 #: A new topic is in the name server's table a moment after the broker has it.
 ROUTE_SECONDS = 5.0
@@ -49,13 +49,13 @@ class LocalBroker(ABC):
 
     @property
     def name_servers(self) -> str:
-        """What clients are given, as `host:port`."""
+        """The name server's address for clients, as `host:port`."""
         self._require_ports()
         return shown_address(LOOPBACK, self._name_server_port)
 
     @property
     def broker_address(self) -> str:
-        """Where the broker listens. Clients need it only to go round what it advertises."""
+        """The broker's own address. Clients need it only to bypass the advertised one."""
         self._require_ports()
         return shown_address(LOOPBACK, self._broker_port)
 
@@ -114,7 +114,7 @@ class LocalBroker(ABC):
 
     @abstractmethod
     def _launch(self) -> None:
-        """Start on the ports that were chosen, and return when it serves; what was begun is undone on an error."""
+        """Start on the chosen ports, and return when it serves; undo everything on an error."""
 
     @abstractmethod
     def _end(self) -> None: ...
@@ -170,7 +170,7 @@ class LocalBroker(ABC):
         while ask(self.name_servers, GetRoute(topic=topic)).code != ResponseCode.SUCCESS:
             if clock.monotonic() > deadline:
                 raise NotNow(f"the name server does not know the topic {topic} {ROUTE_SECONDS:g} s after it was made")
-            pause.wait(LOOK_AGAIN_SECONDS)  # nobody tells when the broker has registered it
+            pause.wait(LOOK_AGAIN_SECONDS)  # there is no event for the registration
 
     # --- with --------------------------------------------------------------------------------------------------------
 
@@ -198,7 +198,7 @@ class LocalBroker(ABC):
 
 
 async def _beside(work: Callable[[], object], undo: Callable[[], None] | None = None) -> None:
-    """Do what blocks on a thread of its own, so that the caller's loop goes on. It is not left half done."""
+    """Run a blocking call on a thread, so that the caller's loop continues. It is never abandoned half done."""
     done: Future[object] = Future()
     thread = threading.Thread(target=_settle, args=(done, work), name="pyromq-testing-starter", daemon=True)
     thread.start()
@@ -216,7 +216,7 @@ async def _beside(work: Callable[[], object], undo: Callable[[], None] | None = 
 def _settle(done: Future[object], work: Callable[[], object]) -> None:
     try:
         done.set_result(work())
-    except BaseException as error:  # noqa: BLE001  it is raised where somebody waits for it
+    except BaseException as error:  # noqa: BLE001  it is raised in the waiting thread
         done.set_exception(error)
 
 

@@ -1,10 +1,10 @@
-"""Ports for servers of a test that must come back on the same one.
+"""Ports for test servers that must restart on the same one.
 
 A port that the system picks lies where it also picks the ports of outgoing connections. While such a server is down,
 one of them may take its port: in the worst case that of a client that tries to reach it, and then talks to itself.
 
-Tests that run side by side do not give each other's ports away either while a server is down: whoever has got a port
-here holds the UDP port of the same number, which says so to all other processes, until it gives it back or ends.
+Concurrent tests do not take each other's ports either while a server is down: a port that was given out
+here is reserved for all processes by the UDP port of the same number, until it is released or its process ends.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ LOOPBACK = "127.0.0.1"
 #: Below what systems give to outgoing connections, above what well-known programs listen on.
 LOWEST, HIGHEST = 20_000, 32_000
 ATTEMPTS = 200
-#: So many are held, the newest: the servers of tests that are over do not come back.
+#: Reserve at most this many, the newest: servers of finished tests do not restart.
 MOST_HELD = 512
 
 #: Of its own: a test that seeds the shared one must not give all processes of a run the same ports.
 _rng = random.Random()  # noqa: S311  a port is no secret
-#: By port, oldest first. As descriptors: sockets would complain when the process ends that nobody has closed them.
+#: By port, oldest first. Descriptors, because unclosed sockets would warn at the end of the process.
 _held: dict[int, int] = {}
 
 
 def free_port(besides: Container[int] = ()) -> int:
-    """A loopback port that nobody listens on now, and that no outgoing connection will take. Raises NotNow."""
+    """Return a loopback port without a listener, which no outgoing connection will take. Raises NotNow."""
     return free_ports(0, besides=besides)
 
 
@@ -78,7 +78,7 @@ def _all_held(ports: list[int]) -> bool:
 
 
 def _mark(port: int) -> socket.socket:
-    """Raises OSError when somebody listens there, on whatever address, or another test means to."""
+    """Raise OSError if the port has a listener, on any address, or another test has reserved it."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(("", port))

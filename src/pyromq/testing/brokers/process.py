@@ -20,11 +20,11 @@ from pyromq.errors import ConfigError, NotNow
 from pyromq.testing.brokers.broker_options import FOR_TESTS, BrokerOptions
 from pyromq.testing.brokers.local_broker import LocalBroker
 
-#: What `pyromq up` says when it serves.
+#: The line of `pyromq up` when it serves.
 READY = b"PyroMQ is up"
 START_SECONDS = 30.0
 STOP_SECONDS = 30.0
-#: What is quoted of the log in an error.
+#: The length of the log quoted in an error.
 QUOTED_BYTES = 2000
 
 
@@ -47,11 +47,11 @@ class BrokerProcess(LocalBroker):
 
     @property
     def log_file(self) -> Path:
-        """What it said on stderr, in all its lives."""
+        """Its stderr, over all starts."""
         return self.data_dir / "broker.log"
 
     def kill(self) -> None:
-        """`kill -9`: what a crash of the process leaves. `start` goes on from there."""
+        """`kill -9`: the state of a crash. `start` continues from it."""
         self._finish(signal.SIGKILL)
 
     def pause(self) -> None:
@@ -121,7 +121,7 @@ class BrokerProcess(LocalBroker):
         return "nothing"
 
     def close(self) -> None:
-        """Raises NotNow when the process has ended by itself: no test may pass because nobody looked."""
+        """Raise NotNow if the process has ended by itself: no test may pass unnoticed without its broker."""
         died = self._process is not None and not self.is_running and not self._was_ended
         why = f"the broker's process ended by itself; it said:\n{self._tail()}" if died else ""
         try:
@@ -135,7 +135,7 @@ class BrokerProcess(LocalBroker):
 
 @contextlib.contextmanager
 def _killed_after(seconds: float, process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Whoever waits for the process inside the block waits no longer than this."""
+    """Limit every wait for the process inside the block to this time."""
     timer = threading.Timer(seconds, process.kill)
     timer.start()
     try:

@@ -34,10 +34,10 @@ def check(
 ) -> Report:
     """Hold a history against every rule.
 
-    `drained`: at its end everything was read and every group has caught up, so that what was not seen is lost.
-    `max_duplicate_share`: of what was read and delivered; without it duplicates are only counted where there were
-    faults. `max_lateness_s` is for delayed messages, and holds where there were none. `passed`: groups with places of
-    queues that they may go past without being given what is there. They were given another message there, which was
+    `drained`: at its end everything was read and every group has caught up, so that an unseen message is lost.
+    `max_duplicate_share`: of read and delivered messages; without it duplicates are only counted where there were
+    faults. `max_lateness_s` is for delayed messages, and holds where there were none. `passed`: groups with offsets of
+    queues that they may pass without receiving the message there. They received another message there, which was
     lost when a slave took over (and is not part of the history).
     """
     report = Report()
@@ -56,7 +56,7 @@ def check(
 
 
 def _check_nothing_is_lost(facts: Facts) -> None:
-    """H1. Where a queue was read as a log, the place counts; elsewhere it is enough that somebody had the message."""
+    """H1. Where a queue was read as a log, the offset counts; elsewhere any receipt of the message is enough."""
     for sent in facts.by_id.values():
         ack = sent.ack
         if ack is None or sent.called.transaction or not sent.is_owed(facts.ended_at):
@@ -68,7 +68,7 @@ def _check_nothing_is_lost(facts: Facts) -> None:
 
 
 def _check_reads(facts: Facts) -> None:
-    """H3 and H4: whoever reads a queue finds each offset, one after the other."""
+    """H3 and H4: a reader of a queue finds consecutive offsets."""
     for reads in facts.reads.values():
         for before, after in pairwise(reads):
             if after.offset <= before.offset:
@@ -85,7 +85,7 @@ def _check_neighbours(report: Report, before: Read, after: Read) -> None:
 
 
 def _check_keys(facts: Facts) -> None:
-    """H4: of one client and key, what was sent after another was acknowledged has the higher offset of one queue."""
+    """H4: of one client and key, a message sent after another's acknowledgement has the higher offset of one queue."""
     by_key: defaultdict[tuple[str, str], list[Sent]] = defaultdict(list)
     for sent in facts.by_id.values():
         if sent.called.key and sent.is_plain and sent.ack is not None:
@@ -126,7 +126,7 @@ def _check_duplicates(facts: Facts, most: float | None) -> None:
 
 
 def _check_ends(facts: Facts) -> None:
-    """H7: no queue ends before what was acknowledged in it."""
+    """H7: no queue ends before an acknowledged message."""
     ends: defaultdict[MessageQueue, list[QueueEnd]] = defaultdict(list)
     for end in facts.ends:
         ends[end.queue].append(end)

@@ -1,7 +1,7 @@
-"""What happened between clients and brokers, one event each: the words in which a history is written.
+"""The events between clients and brokers of which a history consists.
 
-Times are seconds of one clock, the same for all events of a history. What is asked for is written down before it is
-asked, and what came of it after it is known: only then does "before" in a history mean before. A `message_id` is
+Times are seconds of one clock, the same for all events of a history. A request is recorded before it is
+sent, and its outcome after it is known: only then does "before" in a history mean before. A `message_id` is
 whatever names a message where it is sent and where it is received: its unique id, or a word in its body. `digest` is
 of the body; it is compared where both ends give one.
 """
@@ -16,7 +16,7 @@ from pyromq.model.queue import MessageQueue
 
 
 class SendCalled(NamedTuple):
-    """A client is about to send. `op` is the number under which the outcome is told."""
+    """A client is about to send. `op` is the number of the operation in its outcome."""
 
     at: float
     client: str
@@ -32,7 +32,7 @@ class SendCalled(NamedTuple):
     due: float | None = None
     #: A half message: it must not be seen before it is committed.
     transaction: bool = False
-    #: Where it must go, if the client chose a queue itself.
+    #: The queue, if the client chose one itself.
     queue: MessageQueue | None = None
 
 
@@ -54,7 +54,7 @@ class SendFailed(NamedTuple):
 
 
 class SendUnknown(NamedTuple):
-    """Nobody knows: it may be stored, now or later, or not."""
+    """The outcome is unknown: it may be stored, now or later, or not."""
 
     at: float
     op: int
@@ -73,7 +73,7 @@ class Decided(NamedTuple):
 
 
 class Read(NamedTuple):
-    """Somebody reads a queue from front to back, leaving nothing out. Another pass is another `client`."""
+    """A reader reads a queue from front to back without gaps. Another pass is another `client`."""
 
     at: float
     client: str
@@ -81,9 +81,9 @@ class Read(NamedTuple):
     offset: int
     message_id: str
     digest: str = ""
-    #: Where in the commit log. Below 0: not told.
+    #: The position in the commit log. Below 0: unknown.
     position: int = -1
-    #: When the broker says it stored it. Not given: `at` counts.
+    #: The broker's store time. Absent: `at` counts.
     stored_at: float | None = None
 
 
@@ -155,7 +155,7 @@ class Committed(NamedTuple):
 
 
 class Reset(NamedTuple):
-    """Somebody has set the group's progress on purpose."""
+    """The group's offset was set on purpose."""
 
     at: float
     group: str
@@ -209,7 +209,7 @@ def to_json(event: Event) -> dict[str, Any]:
 
 
 def from_json(told: dict[str, Any]) -> Event:
-    """Raises KeyError, TypeError for what is no event."""
+    """Raise KeyError or TypeError for an invalid event."""
     fields = dict(told)
     kind = KINDS[fields.pop("event")]
     if fields.get("queue") is not None:

@@ -1,7 +1,7 @@
-"""A history put in order: each message with what became of it, each queue with what is known to be in it.
+"""A history put in order: each message with its outcomes, each queue with its known content.
 
-What is wrong with a single event is found on the way: a message that nobody sent (H2), a place that has two messages
-(H3), a record that makes no sense (H0).
+Faults of single events are found on the way: a message without a send (H2), an offset with two messages
+(H3), an impossible record (H0).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Sent:
         self.called = called
         self.outcome: Outcome | None = None
         self.decisions: list[Decided] = []
-        #: Where it was found in queues of its topic.
+        #: Its offsets in queues of its topic.
         self.places: set[tuple[MessageQueue, int]] = set()
         self.first_seen: Sighting | None = None
         self.seen_at = 0.0
@@ -69,7 +69,7 @@ class Sent:
 
 
 class Place:
-    """What is known to be at one offset of a queue, and since which event."""
+    """The known message at one offset of a queue, and the event that showed it."""
 
     __slots__ = ("event", "message_id", "was_read")
 
@@ -88,7 +88,7 @@ class Facts:
         self.by_op: dict[int, Sent] = {}
         self.by_id: dict[str, Sent] = {}
         self.queues: defaultdict[MessageQueue, dict[int, Place]] = defaultdict(dict)
-        #: Queues that somebody read as a log.
+        #: Queues that were read as a log.
         self.read_queues: set[MessageQueue] = set()
         self.reads: defaultdict[tuple[str, MessageQueue], list[Read]] = defaultdict(list)
         self.acks: defaultdict[MessageQueue, list[SendOk]] = defaultdict(list)
@@ -153,7 +153,7 @@ class Facts:
             return
         sent.decisions.append(event)
 
-    # --- what was seen -----------------------------------------------------------------------------------------------
+    # --- observations ------------------------------------------------------------------------------------------------
 
     def _place(self, queue: MessageQueue, offset: int, message_id: str, event: SendOk | Sighting) -> Place:
         places = self.queues[queue]

@@ -17,7 +17,7 @@ class _Queue:
 
     def __init__(self) -> None:
         self.given: set[int] = set()
-        #: Handled, well or not: what is asked for again comes from elsewhere.
+        #: Handled, well or not: a redelivery comes from another topic.
         self.settled: set[int] = set()
         self.highest: Delivered | None = None
         #: Given and not done, of a group that handles in order.
@@ -182,7 +182,7 @@ class GroupStory:
         )  # fmt: skip
 
     def _wanted(self) -> Iterator[Sent]:
-        """What it must have handled in the end."""
+        """Return the messages it must have handled in the end."""
         for sent in self._facts.by_id.values():
             subscription = self._subscriptions.get(sent.called.topic)
             if subscription is None or not sent.is_owed(self._facts.ended_at) or sent.ack is None:

@@ -78,7 +78,7 @@ class History:
         transaction: bool = False,
         queue: MessageQueue | None = None,
     ) -> int:
-        """Before a send. Returns the number under which its outcome is told."""
+        """Record a send before it. Returns the number for its outcome."""
         op = next(self._ops)
         self.add(SendCalled(self.now(), client, op, topic, message_id, digest, key, sequence, due, transaction, queue))
         return op
@@ -93,7 +93,7 @@ class History:
         self.add(SendUnknown(self.now(), op, why))
 
     def decided(self, op: int, *, commit: bool) -> None:
-        """Before the end of a half message is told to the broker."""
+        """Record the end of a half message before it is sent to the broker."""
         self.add(Decided(self.now(), op, commit))
 
     # --- reading -----------------------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ class History:
         self.add(Read(self.now(), client, queue, offset, message_id, digest, position, stored_at))
 
     def queue_end(self, asked_at: float, client: str, queue: MessageQueue, end: int) -> None:
-        """What a broker said; `asked_at` is the time before it was asked (`now()`)."""
+        """Record a broker's answer; `asked_at` is the time before the request (`now()`)."""
         self.add(QueueEnd(asked_at, client, queue, end))
 
     # --- consuming ---------------------------------------------------------------------------------------------------

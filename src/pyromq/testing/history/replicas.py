@@ -2,10 +2,10 @@
 
     one, other = LogFiles(master / "commitlog"), LogFiles(slave / "commitlog")
     same_to = one.same_as(other)
-    same_to = one.same_as(other, same_to)           # only what is new
+    same_to = one.same_as(other, same_to)           # only the new part
 
-Two logs are compared as far as both go. Where one of them is empty space and the other has bytes, it has not come that
-far: files are made at their full size. What is confirmed is for the caller to know: everything below must be the same.
+Two logs are compared as far as both go. Where one of them is empty space and the other has bytes, it is behind: files
+are created at their full size. The caller knows the confirmed position: everything below must be the same.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 #: Compared at a time.
 STRETCH = 1 << 20
-#: So much of both sides is shown around a difference.
+#: The number of bytes shown around a difference.
 SHOWN = 16
 
 
@@ -35,7 +35,7 @@ class LogFiles:
         return min((base for base, _ in self._files()), default=0)
 
     def read(self, position: int, most: int) -> bytes:
-        """What is there from a position on, to the end of its file at most; nothing behind the last file."""
+        """Return the bytes from a position on, at most to the end of its file; nothing after the last file."""
         for base, file in self._files():
             if base <= position < base + file.stat().st_size:
                 with file.open("rb") as opened:
@@ -44,7 +44,7 @@ class LogFiles:
         return b""
 
     def same_as(self, other: LogFiles, since: int = 0) -> int:
-        """How far both are the same, from where both begin or from `since` on. Raises AssertionError at a difference.
+        """Return the end of the common part, from `since` on. Raises AssertionError at a difference.
 
         The position may lie inside of a record: one of the two was just being written.
         """
@@ -52,7 +52,7 @@ class LogFiles:
         while True:
             size = min(len(self.read(at, STRETCH)), len(other.read(at, STRETCH)))
             both_go_on = self._is_written_from(at + size) and other._is_written_from(at + size)
-            # Read after that is known: what is before it is complete then.
+            # Read afterwards: everything before it is complete then.
             one, two = self.read(at, STRETCH), other.read(at, STRETCH)
             if one[:size] != two[:size]:
                 return self._first_difference(other, at, one[:size], two[:size], both_go_on=both_go_on)

@@ -1,4 +1,4 @@
-"""What came of holding a history against the promises: sentences with the events that they are about, and counts."""
+"""The result of checking a history: sentences with their events, and counts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KEPT_PER_RULE = 20
 @dataclass(frozen=True, slots=True)
 class Violation:
     rule: str
-    #: What is wrong, for people.
+    #: The fault, for people.
     sentence: str
     #: The events that show it.
     events: tuple[Event, ...]
@@ -39,13 +39,13 @@ class Violation:
 
 @dataclass(slots=True)
 class Counts:
-    """How much there was of everything."""
+    """The counts of a history."""
 
     events: int = 0
     sends: int = 0
     acknowledged: int = 0
     failed: int = 0
-    #: Sends of which nobody knows, those without any outcome too.
+    #: Sends with an unknown outcome, those without any outcome too.
     unknown: int = 0
     reads: int = 0
     deliveries: int = 0
@@ -56,7 +56,7 @@ class Counts:
     stored_duplicates: int = 0
     #: Deliveries that a group had already had and not asked for again.
     delivered_duplicates: int = 0
-    #: How late delayed messages were seen: 99 of 100 not later than this. None: there were none.
+    #: The lateness of delayed messages, 99th percentile. None if there were none.
     lateness_p99_s: float | None = None
 
     @property
@@ -68,7 +68,7 @@ class Counts:
 
 @dataclass(slots=True)
 class Report:
-    """`ok`, or what is wrong."""
+    """Return `ok`, or the faults."""
 
     #: At most twenty of each rule.
     violations: list[Violation] = field(default_factory=list)

@@ -18,7 +18,7 @@ from pyromq.testing.sim.file import SimFile
 class CrashMode(enum.Enum):
     """Which of the unsynced writes a power cut leaves."""
 
-    #: Each on its own, by a mixture of lost, stale and kept that every crash draws anew.
+    #: Each on its own, by a random mixture of lost, stale and kept for every crash.
     MIXED = "mixed"
     #: All up to some moment, none after it.
     PREFIX = "prefix"
@@ -32,7 +32,7 @@ class CrashMode(enum.Enum):
     ALL_KEPT = "all-kept"
 
 
-#: How often each mode is drawn. The last two have one outcome each, so they are worth few tries.
+#: The weight of each mode. The last two have one outcome each, so they need few tries.
 _MODE_WEIGHTS = {
     CrashMode.MIXED: 8,
     CrashMode.PREFIX: 4,
@@ -59,7 +59,7 @@ class Change(NamedTuple):
 
     owner: SimFile | Path
     sector: int
-    #: What it was since, oldest first, each with its moment: a sector's bytes, or what the name stood for.
+    #: Its versions since, oldest first, each with its moment: a sector's bytes, or the target of a name.
     versions: Sequence[tuple[int, object]]
 
 
@@ -100,7 +100,7 @@ def _newest(changes: list[Change], writes: list[tuple[int, int, int]]) -> list[i
 
 
 def _writes_in_order(changes: list[Change]) -> list[tuple[int, int, int]]:
-    """(moment, change, version), by time; what was marked together goes by its place in the file."""
+    """(moment, change, version), by time; changes of one mark are ordered by their place in the file."""
     return sorted(
         (moment, index, version)
         for index, change in enumerate(changes)

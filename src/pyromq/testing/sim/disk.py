@@ -1,4 +1,4 @@
-"""A disk in memory that knows what was synced, and shows what a power cut may leave.
+"""A disk in memory that tracks synced data, and shows the possible states after a power cut.
 
     disk = SimDisk()
     ...                          # let a store work on it; call disk.mark() after each operation
@@ -8,19 +8,19 @@
 The fault model, which is harsher than any one file system:
 
 - *Sectors* of 512 bytes are written whole or not at all, each on its own and in any order, across all files.
-  Until a sync has returned, a sector may come back as it was at the last sync (zeroes, in a new file), as it
-  is now, or as it was at any `mark()` in between. Bytes are written straight into a mapping, where nobody can
-  watch, so what happens between two marks counts as one write.
+  Before a sync has returned, a sector may come back as it was at the last sync (zeroes, in a new file), as it
+  is now, or as it was at any `mark()` in between. Writes into a mapping cannot be
+  observed, so all changes between two marks count as one write.
 - *sync* makes a file's bytes durable as of the call. One that fails makes nothing durable, and the pages it
   was to write are not tried again: a later sync that succeeds says nothing about them until they change (as
   Linux does it). Bytes written over with equal bytes do not count as a change here.
 - *create_mapped* is durable on return: name, size, zeroes. A crash within leaves nothing under the name.
 - *replace_bytes* is durable on return. A crash within leaves the old file or the new one, and perhaps the
-  draft beside the old one (`.tmp`): empty, with sectors missing, or complete.
+  draft next to the old one (`.tmp`): empty, with sectors missing, or complete.
 - *remove* is durable once a later create, replace or make_dir has synced the same directory. Until then each
-  file may come back, with the bytes that were durable or on their way.
+  file may come back, with its durable or pending bytes.
 - *move_tree* is a remove and a create of each file, durable with `sync_name`.
-- *A process kill* loses no bytes, but what was not synced stays so: a power cut later may still take it.
+- *A process kill* loses no bytes, but unsynced ones stay unsynced: a power cut later may still take them.
 - *Not modelled*: sectors torn inside, synced bytes that go bad by themselves (order it with `flip_bits` and
   `plant`), drafts in a staging directory, and room taken by writing into a hole that was never reserved.
 
@@ -52,7 +52,7 @@ class PowerCut(BaseException):
 
 
 class _Folder:
-    """A directory. What is in it follows from the paths."""
+    """A directory. Its content follows from the paths."""
 
     __slots__ = ()
 
@@ -63,7 +63,7 @@ _Entry = SimFile | _Folder
 
 @dataclass(slots=True)
 class _NameHistory:
-    """What a name stood for since its directory was last synced. None: there was nothing of this name."""
+    """The targets of a name since its directory was last synced. None: the name did not exist."""
 
     durable: _Entry | None
     versions: list[tuple[int, _Entry | None]] = field(default_factory=list)
@@ -165,11 +165,11 @@ class SimDisk:
         capacity_bytes: int = DEFAULT_CAPACITY_BYTES,
         pid: int | None = None,
     ) -> None:
-        #: How large the disk is. Set it below what is used, and nothing more fits.
+        #: The size of the disk. Set it below the used bytes, and nothing more fits.
         self.capacity_bytes = capacity_bytes
         #: True: there is no room, however large the disk is.
         self.full = False
-        #: How many more files a program may open; nothing counts them.
+        #: The number of further files a program may open; nothing counts them.
         self.open_files_left = 1 << 20
         #: Files that pretend not to be in memory.
         self.cold: set[Path] = set()
@@ -286,7 +286,7 @@ class SimDisk:
         self._require_owned(path)
         with self._guard:
             inside = [each for _, each in self._below(path)]
-        for each in sorted(inside, reverse=True):  # what is in a directory goes before it
+        for each in sorted(inside, reverse=True):  # the content of a directory before the directory
             self._step("remove", each)
             self._rename(each, None)
         if self._names.get(path) is _FOLDER:
@@ -311,7 +311,7 @@ class SimDisk:
             moment = self._moved.pop(path, None)
             inside = [each for each in self._unsynced_names if moment is not None and path in each.parents]
             for each in inside:
-                # It was in the directory that has moved away: only what came into a new one may still be lost.
+                # It was in the directory that has moved away: only entries of a new one may still be lost.
                 versions = [version for version in self._unsynced_names[each].versions if version[0] > (moment or 0)]
                 self._unsynced_names[each] = _NameHistory(None, versions)
                 if not versions:
@@ -339,7 +339,7 @@ class SimDisk:
     # -- power cuts --------------------------------------------------------------------------------
 
     def mark(self) -> None:
-        """Note what was written since the last mark, as versions that a power cut may bring back."""
+        """Record the changes since the last mark, as versions that a power cut may bring back."""
         with self._guard:
             self._moment += 1
             for file in self._files():
@@ -420,7 +420,7 @@ class SimDisk:
     def flip_bits(
         self, path: Path, rng: random.Random, count: int = 1, *, start: int = 0, end: int | None = None
     ) -> list[int]:
-        """Damage so many bits of these bytes, in memory and on the disk; returns which bytes."""
+        """Flip this many bits in these bytes, in memory and on the disk; return the damaged bytes."""
         with self._guard:
             file = self._file(path)
             file.note(self._moment)
@@ -564,7 +564,7 @@ class SimDisk:
         with self._guard:
             settled = [path for path in self._unsynced_names if path.parent == directory]
             gone = {path for path in settled if path not in self._names}
-            # Nothing comes back into a directory that is durably gone.
+            # Nothing comes back into a directory whose removal is durable.
             settled += [path for path in self._unsynced_names if gone and not gone.isdisjoint(path.parents)]
             for path in settled:
                 self._unsynced_names.pop(path, None)
@@ -573,7 +573,7 @@ class SimDisk:
         self._moment += 1
         return self._moment
 
-    # -- what may be lost --------------------------------------------------------------------------
+    # -- possible losses ---------------------------------------------------------------------------
 
     def _files(self) -> list[SimFile]:
         """Every file that has a name or may get one back, in a fixed order."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import count
 
-#: What a disk writes whole or not at all.
+#: The unit that a disk writes whole or not at all.
 SECTOR = 512
 #: The unit in which room is taken, and in which a failed sync forgets what it was to write.
 PAGE = 4096
@@ -29,11 +29,11 @@ class SimFile:
 
     def __init__(self, durable: bytes, modified_ms: int, *, pages: int) -> None:
         self.inode = next(_inodes)
-        #: What is there after a power cut that takes everything it may.
+        #: The state after a power cut that takes everything it may.
         self.durable = durable
         #: The bytes as of the last mark. Equal to `durable` except in the sectors that `versions` has.
         self.seen = durable
-        #: The mapping, once somebody asked for it: until then nothing can have changed.
+        #: The mapping, after its first use: until then nothing can have changed.
         self.memory: bytearray | None = None
         #: Sector -> what it was since the last sync, oldest first, each with the moment of its mark.
         self.versions: dict[int, list[tuple[int, bytes]]] = {}

@@ -3,7 +3,7 @@
     link = SimLink(rng)
     link.a.send(b"...")          # on its way
     link.b.receive()             # some of it, or nothing yet
-    link.cut()                   # both ends may still receive what was on its way, up to some byte, and then the end
+    link.cut()                   # both ends may still receive bytes in flight, up to some byte, and then the end
 
 Several links between the same two run side by side, and nothing says that an older one ends before a newer one begins.
 """
@@ -34,7 +34,7 @@ class SimEnd:
         return len(self._inbox)
 
     def receive(self) -> bytes:
-        """A piece of what is on its way, perhaps none."""
+        """Return a piece of the bytes in flight, perhaps none."""
         piece = bytes(self._inbox[: self._link.piece(len(self._inbox))])
         del self._inbox[: len(piece)]
         if not self._inbox and self._link.is_cut:
@@ -50,7 +50,7 @@ class SimEnd:
         del self._inbox[kept:]
 
     def flip_bit(self, place: int, bit: int) -> None:
-        """Zeroes stay: what fills a segment up to its end is protected by nothing, and read by nobody."""
+        """Zeroes stay: the padding of a segment has no checksum, and no reader."""
         if self._inbox[place]:
             self._inbox[place] ^= 1 << bit
 
@@ -72,7 +72,7 @@ class SimLink:
         return self._rng.randrange(waiting + 1)
 
     def cut(self) -> None:
-        """From now on nothing is sent; of what was on its way a part arrives, down to half a message."""
+        """Send nothing from now on; a part of the bytes in flight arrives, down to half a message."""
         if self.is_cut:
             return
         self.is_cut = True

@@ -56,7 +56,7 @@ class Planted(Enum):
 
 
 class Node:
-    """Comes back after every crash."""
+    """A node that restarts after every crash."""
 
     def __init__(
         self, name: str, clock: ManualClock, rng: random.Random, *, sync: bool, planted: Planted | None
@@ -79,7 +79,7 @@ class Node:
         #: Unique like the random names of real lives, and the same for one seed.
         self._life_names = itertools.count(1)
         self._nonces = itertools.count(1)
-        #: How often it has started: each time it is another process.
+        #: The number of starts: each is another process.
         self.starts = 0
         #: Bytes that were taken out of the log on purpose, and where they were.
         self.kept: list[tuple[int, bytes]] = []
@@ -106,7 +106,7 @@ class Node:
         )  # fmt: skip
 
     def introduction(self, primary: BrokerEpochs) -> Introduction:
-        """What it tells a primary with whose log it has compared its own."""
+        """Return its answer to a primary after comparing the logs."""
         given = self._given
         return Introduction(
             cluster=given.cluster, name=given.name,
@@ -140,7 +140,7 @@ class Node:
         return extent_of(self.told())
 
     def told(self) -> BrokerEpochs:
-        """What it says of itself."""
+        """Return its description of itself."""
         told = self.leading.describe(self.start, self.end, self.name, self.name)
         if self._planted is Planted.IGNORE_WHO_LED:
             told = replace(told, entries=tuple(replace(one, by="") for one in told.entries))
@@ -159,7 +159,7 @@ class Node:
         return self.end == other.end or (self.log.is_empty and other.log.is_empty)
 
     def lead(self) -> None:
-        """Every time it begins, it is somebody else."""
+        """Return a new identity for each start."""
         self.store.lead()
         is_again = bool(self.epochs) and self.leading.number <= self.epochs[-1].number
         if not (is_again and self._planted is Planted.NO_EPOCH_AT_RESTART):
@@ -170,11 +170,11 @@ class Node:
             self.leading.promote(number, "ASYNC_MASTER")
 
     def verdict(self, other: Node) -> Verdict:
-        """What it makes of the other one's word, being the master."""
+        """Judge another node's answer as the master."""
         return judge(self.leading.number, self.extent, other.told())
 
     def remove_oldest(self) -> None:
-        """What retention does, without asking for the time."""
+        """Apply retention, without a clock."""
         store = self.store
         store.dispatch()
         store.flush()
@@ -238,7 +238,7 @@ class Node:
             start = end
 
     def check_kept(self) -> None:
-        """Whatever was taken out is in some file beside the log."""
+        """Check that removed bytes are in some file of the quarantine."""
         beside = [data for path, data in self.disk.files().items() if "cutoff" in path.parts or "aside" in path.parts]
         for position, gone in self.kept:
             assert any(gone in data for data in beside), f"{self.name} threw {len(gone)} bytes at {position} away"

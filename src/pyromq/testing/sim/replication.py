@@ -8,12 +8,12 @@ has what and who leads. Simulated are the disks (`SimDisk`), the network (`SimLi
 every step:
 
 - the replica's log is the primary's, byte for byte, as far as it goes;
-- no report goes back, or beyond what was sent;
+- no report falls, or exceeds the sent position;
 - `replicated` claims nothing that the replica would not have after its crash, given how it flushes;
-- what was promised stays: whoever leads next has it, byte for byte;
-- one replica counts once, whatever became of its older connections, and a connection without an identity never;
+- acknowledged messages stay: the next leader has them, byte for byte;
+- one replica counts once, regardless of its older connections, and a connection without an identity never;
 - every follower that counts is in the primary's leadership file;
-- what is cut or begun anew is kept aside;
+- truncated bytes and replaced logs are kept in quarantine;
 - a master that was replaced, and still takes messages, stands down when it hears of the other, and never the other way;
 - consumer progress never goes back;
 - once nothing happens any more, both logs are equal within a bounded number of steps.
@@ -108,7 +108,7 @@ class Side:
 
 
 class World:
-    """The machines, and what was promised. Each step is about one of the replicas: the one in `focus`."""
+    """The machines, and the acknowledged log. Each step is about one of the replicas: the one in `focus`."""
 
     def __init__(self, seed: int, planted: Planted | None = None, size: int = 2) -> None:
         self.rng = rng = random.Random(seed)  # noqa: S311  to be repeated, not to be unguessable
@@ -131,7 +131,7 @@ class World:
         #: Everything below may have been acknowledged, and these are its bytes.
         self.promised = 0
         self.truth = bytearray()
-        #: What is below was gone from the primary's log when it came to be promised: nobody knows it.
+        #: Messages below it were removed from the primary's log before their acknowledgement: their content is unknown.
         self.known_from = 0
         self.numbers = 0
         #: A machine whose power failed while it did not flush, and that has not caught up since.
@@ -231,7 +231,7 @@ class World:
         self.acting = self.replica
         try:
             self.agree()
-        except OSError as full:  # who led cannot be written down: it is tried again
+        except OSError as full:  # the epoch cannot be written: it is tried again
             self.say(f"{self.replica.name} does not connect: {full}")
             return
         self.acting = self.replica
@@ -260,7 +260,7 @@ class World:
             self.do_report()
 
     def agree(self) -> None:
-        """What both sides do before they connect: compare their logs by epochs."""
+        """Compare the logs by epochs, as both sides do before they connect."""
         if self.planted is Planted.HELLO_BEFORE_COMPARING:
             return
         told = self.primary.told()
@@ -439,7 +439,7 @@ class World:
         self.start_again()
 
     def do_promote(self) -> None:
-        """Somebody decides that the replica is to lead; it was asked first whether anything promised would be lost."""
+        """Promote the replica; the check for lost acknowledged messages comes first."""
         replica = self.replica
         is_fit = replica is not self.weak and replica.end >= self.promised and not replica.log.is_empty
         others = [Answered(one.name, one.told()) for one in self.replicas if one is not replica]
@@ -472,7 +472,7 @@ class World:
         self.lead(chosen)
 
     def hear_of_another(self, old: Node) -> None:
-        """A master that was replaced goes on for a while, until it hears of the other one; then it stands down."""
+        """Let a replaced master continue until it learns of the new one; then it stands down."""
         self.acting = old
         old.disk.full = False
         old.never_fails()
@@ -494,9 +494,9 @@ class World:
             self.disconnect(side)
 
     def start_again(self) -> None:
-        """The primary is back: it asks the replicas first whether one has what is lost here, and leads if not.
+        """Restart the primary: it first asks the replicas whether one has lost bytes, and leads if not.
 
-        With a log that is synced nothing is lost that was promised: then it may lead although nobody answers.
+        With a synced log no acknowledged message is lost: then it may lead without any answer.
         """
         node = self.primary
         answers = not node.sync or self.rng.random() < 0.6
@@ -540,7 +540,7 @@ class World:
     def now_ms(self) -> int:
         return int(self.clock.monotonic() * 1000)
 
-    # --- what must be true -------------------------------------------------------------------------------------------
+    # --- invariants --------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
         primary = self.primary
@@ -565,7 +565,7 @@ class World:
             self.promised = promised
 
     def check_promise(self) -> None:
-        """Whoever leads has what was promised."""
+        """Check that the leader has everything acknowledged."""
         node = self.primary
         assert node.end >= self.promised, f"{self.promised} was promised, and {node.name} leads with {node.end}"
         start = max(node.start, self.known_from)
@@ -613,7 +613,7 @@ class World:
             claimed = self.followers.replicated(len(self.nodes), primary.end)
             assert claimed == primary.end, f"{claimed} of {primary.end} is known to be copied"
         self.check_promise()
-        for replica in self.replicas * 2:  # what one tells the primary, another one takes in the second round
+        for replica in self.replicas * 2:  # a report of one changes another in the second round
             self.focus = self.sides[replica.name]
             self.copy_metadata()
         assert all(one.get(GROUP, 0) == self.committed for one in self.progress.values()), "progress is lost"

@@ -11,7 +11,7 @@ from pyromq.backup.target import Part
 
 
 class PowerCut(BaseException):
-    """The machine is gone: nobody catches this."""
+    """The machine is gone: no handler catches this."""
 
 
 class MemoryTarget:

@@ -133,7 +133,7 @@ def test_nothing_behind_a_flipped_bit_is_taken(intact: Path, at: int, size: int)
         for start in range(0, len(data), size):
             ready += arriving.take(memoryview(data)[start : start + size])
     ready += arriving.cut()
-    for each in ready:  # what got in is what a replica and a restore take as well
+    for each in ready:  # a replica and a restore accept it as well
         with memoryview(each.data) as view:
             assert scan(view, 0, len(view), each.start, True).records == each.records
 

@@ -1,4 +1,4 @@
-"""Checking finds every kind of damage; pruning removes what is old and nothing else, wherever it is stopped."""
+"""Checking finds every kind of damage; pruning removes old chunks and nothing else, even when it is stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backups of a running broker over its replication stream: what comes, what stays, and what never happens."""
+"""Backups of a running broker over its replication stream: saved, kept and impossible states."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def tell(story: Callable[[], Awaitable[Result]]) -> Result:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    while not holds():  # noqa: ASYNC110  files tell nobody when they change
+    while not holds():  # noqa: ASYNC110  files send no event
         await asyncio.sleep(0.01)
 
 
@@ -91,7 +91,7 @@ def served(name_servers: str, count: int) -> list[str]:
     return tell(story)
 
 
-# --- what comes ------------------------------------------------------------------------------------------------------
+# --- saved data ------------------------------------------------------------------------------------------------------
 
 
 def test_a_broker_is_backed_up_step_by_step_and_comes_back_with_its_tables(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_neither_is_one_whose_slave_is_slow_and_what_only_the_master_has_is_not_
                 Producer(mq.name_servers, group="p", attempts=1) as producer,
             ):
                 sending = asyncio.get_running_loop().create_task(is_not_acknowledged(producer))
-                while not (end := await log_end(admin)):  # noqa: ASYNC110  a broker tells nobody
+                while not (end := await log_end(admin)):  # noqa: ASYNC110  a broker sends no event
                     await asyncio.sleep(0.01)
                 async with log_line(ha_of(mq), end, ours=True):
                     assert not sending.done(), "it waits for its slave"
@@ -334,7 +334,7 @@ def test_damage_on_the_way_is_not_saved_and_what_was_before_it_is(tmp_path: Path
 
 
 class FullDisk(MemoryTarget):
-    """Takes so many chunks."""
+    """Accepts this many chunks."""
 
     def __init__(self, room: int) -> None:
         super().__init__()
@@ -474,7 +474,7 @@ class ScriptedBroker(RunningBroker):
 
 
 class ScriptedLine:
-    """Breaks behind so many bytes."""
+    """Breaks after this many bytes."""
 
     def __init__(self, log: bytes, start: int, lives: int) -> None:
         self._log, self._at, self._lives = log, start, lives

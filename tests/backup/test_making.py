@@ -1,4 +1,4 @@
-"""A backup goes on where the last run ended, holds only what was verified, and is whole wherever a run is stopped."""
+"""A backup continues after the last run, holds only verified data, and is whole when a run is stopped anywhere."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_two_runs_at_once_are_told(root: Path) -> None:
 
 
 def test_a_run_that_is_stopped_anywhere_leaves_a_whole_backup(root: Path, tmp_path: Path) -> None:
-    """Before every step of a second run the power goes; then a third run goes on as if nothing had been."""
+    """The power fails before every step of a second run; a third run continues as if nothing had happened."""
     target = MemoryTarget()
     first = back_up(root, target).manifest
     grow(root, 200)
@@ -301,7 +301,7 @@ def test_a_file_where_the_backup_must_be(root: Path, tmp_path: Path) -> None:
 
 
 class FullTarget(MemoryTarget):
-    """Takes so many bytes and no more."""
+    """Accepts this many bytes and no more."""
 
     def __init__(self, room: int) -> None:
         super().__init__()

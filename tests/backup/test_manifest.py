@@ -1,4 +1,4 @@
-"""The manifest: what is written is read, whatever it says; what was changed is noticed; what cannot be is refused."""
+"""The manifest: any content is read back; a change is noticed; an impossible manifest is refused."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_any_bytes_are_refused_in_a_sentence(raw: bytes) -> None:
 
 
 def rewritten(manifest: Manifest, **changes: Any) -> bytes:
-    """With a checksum that agrees: somebody meant it."""
+    """With a checksum that matches: the change is deliberate."""
     content = json.loads(encode(manifest))
     del content["checksum"]
     content.update(changes)

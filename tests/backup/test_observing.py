@@ -1,4 +1,4 @@
-"""A backup that reads a broker's log is nobody's copy: not for a promise, not for who is in sync."""
+"""A backup that reads a broker's log is no replica: it counts neither for acknowledgements nor as in sync."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_an_observer_is_gone_when_it_says_nothing() -> None:
         stream.check_silence(40_000)
 
 
-# --- what RocketMQ's broker is told ----------------------------------------------------------------------------------
+# --- reports to RocketMQ's broker ------------------------------------------------------------------------------------
 
 
 class RocketMQMaster:

@@ -239,7 +239,7 @@ def receive(name_servers: str, topic: str, count: int) -> list[bytes]:
 
 
 def test_a_broker_serves_what_was_saved_of_another(tmp_path: Path) -> None:
-    """Saved while it runs and after it stopped; a broker on the restored store has it all, and goes on."""
+    """Saved while it runs and after it stopped; a broker on the restored store has it all, and continues."""
     place = LocalTarget(tmp_path / "backup")
     with testing.broker(data_dir=tmp_path / "first", topics={"orders": 2}) as mq:
         store = next((tmp_path / "first").rglob("lock")).parent

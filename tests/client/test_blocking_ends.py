@@ -23,7 +23,7 @@ def mq() -> Iterator[LocalBroker]:
 
 
 def run(mq: LocalBroker, program: str) -> str:
-    """What a program prints; it must end by itself, and well."""
+    """Return a program's output; it must end by itself, and well."""
     source = f"NAME_SERVERS = {mq.name_servers!r}\n" + textwrap.dedent(program)
     done = subprocess.run(
         [sys.executable, "-c", source], capture_output=True, text=True, timeout=30, check=False
@@ -38,7 +38,7 @@ def lag(mq: LocalBroker, group: str) -> int:
 
 
 def test_a_client_may_be_closed_when_the_process_is_ending(mq: LocalBroker) -> None:
-    """What was registered first is called last: then the client's thread is gone already."""
+    """Functions registered first are called last: then the client's thread is gone already."""
     program = """
         import atexit
         from pyromq.sync import Producer

@@ -1,4 +1,4 @@
-"""The client runs on any loop: asyncio's own, uvloop, and one that belongs to somebody else."""
+"""The client runs on any loop: asyncio's own, uvloop, and one of a framework."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def name_servers() -> Iterator[str]:
 
 
 class Desk:
-    """What a consumer was given."""
+    """Return a consumer's messages."""
 
     def __init__(self) -> None:
         self.bodies: list[str] = []
@@ -81,7 +81,7 @@ def test_a_whole_day_at_work(name_servers: str, loop: str) -> None:
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_inside_a_loop_that_runs_already_beside_somebody_elses_tasks(name_servers: str, loop: str) -> None:
-    """As in a web framework: the loop is theirs, started in a thread, and goes on when the client is gone."""
+    """As in a web framework: the loop is theirs, started in a thread, and runs on after the client is closed."""
     topic = f"guest-{loop}"
     theirs = LOOPS[loop]()
     thread = threading.Thread(target=theirs.run_forever)
@@ -115,7 +115,7 @@ def test_inside_a_loop_that_runs_already_beside_somebody_elses_tasks(name_server
 
 
 async def _others() -> set[str]:
-    """The tasks that are there beside this one."""
+    """Return all tasks except this one."""
     mine = asyncio.current_task()
     names = (task.get_coro() for task in asyncio.all_tasks() if task is not mine)
     return {getattr(one, "__name__", "?") for one in names}

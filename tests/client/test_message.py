@@ -1,4 +1,4 @@
-"""Messages as programs make them, and what is written of them."""
+"""Messages as programs make them, and their encoded form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Refusals that pass: how they are told from others, how long they are waited for, what stays as it is meanwhile."""
+"""Transient refusals: their detection, the time clients wait for them, and the state in between."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_what_our_brokers_say_when_they_stop_or_hand_over_or_are_slaves_passes()
 @pytest.mark.parametrize(
     "answer",
     [
-        StoreFenced(OSError(5, "no")),  # what was waiting may be stored
+        StoreFenced(OSError(5, "no")),  # waiting messages may be stored
         NotNow("h:1 leads with epoch 2: messages go there"),  # so may what a fenced master had taken
         Response(code=ResponseCode.SERVICE_NOT_AVAILABLE, reason="service not available now"),
         Response(code=ResponseCode.NO_PERMISSION, reason="the topic may not be written to"),
@@ -214,7 +214,7 @@ def test_a_key_stays_with_its_broker_while_that_has_no_master() -> None:
     run(story())
 
 
-# --- whom it is held against -----------------------------------------------------------------------------------------
+# --- the broker that is avoided --------------------------------------------------------------------------------------
 
 
 def test_faults_of_the_old_master_are_not_held_against_the_new_one() -> None:

@@ -1,4 +1,4 @@
-"""Sending to a real broker: every kind of send, and what is there afterwards."""
+"""Sending to a real broker: every kind of send, and the stored messages."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ def test_a_send_waits_when_too_much_is_under_way() -> None:
     run(story())
 
 
-# --- what is refused at once -----------------------------------------------------------------------------------------
+# --- refused at once -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

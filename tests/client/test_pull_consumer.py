@@ -29,7 +29,7 @@ def consumer_of(mq: EmbeddedBroker, group: str | None = None, **settings: object
 
 
 async def polled(consumer: PullConsumer, count: int) -> list[str]:
-    """So many messages, in as many polls as it takes."""
+    """Poll this many messages, in as many polls as it takes."""
     texts: list[str] = []
     async with asyncio.timeout(20):
         while len(texts) < count:

@@ -500,7 +500,7 @@ def test_a_run_ends_when_it_is_cancelled(mq: EmbeddedBroker) -> None:
     asyncio.run(story())
 
 
-# --- what is refused -------------------------------------------------------------------------------------------------
+# --- refusals --------------------------------------------------------------------------------------------------------
 
 
 def test_what_cannot_work_is_refused_with_a_reason() -> None:

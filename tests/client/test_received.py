@@ -1,4 +1,4 @@
-"""Messages as they come from a broker: decoded field by field, when somebody asks."""
+"""Messages as they come from a broker: decoded field by field, on first access."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from pyromq.testing import LocalBroker
 
 
 async def answer_all(mq: LocalBroker, count: int) -> list[ReceivedMessage]:
-    """A consumer that replies to so many requests with their body in capitals."""
+    """A consumer that replies to this many requests with their body in capitals."""
     async with Producer(mq.name_servers, group="answerers") as producer:
         requests = await eventually(mq, "orders", count)
         for request in requests:
@@ -70,7 +70,7 @@ def test_when_nobody_replies_the_request_was_sent_all_the_same() -> None:
             with pytest.raises(NoReply, match=r"within 0\.3 s"):
                 await producer.request(Message("orders", b"anybody?"), timeout_s=0.3)
             (late,) = await messages_of(mq, "orders")
-            await producer.reply(late, b"too late")  # is taken, and nobody minds
+            await producer.reply(late, b"too late")  # is accepted and dropped
 
     run(story())
 

@@ -1,4 +1,4 @@
-"""Where the queues of a topic are, and what a client does when a name server does not say."""
+"""The queues of a topic, and clients whose name servers do not answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every client does on the network: asking, signing, TLS, heartbeats, goodbyes. Over real sockets."""
+"""The network side of every client: requests, signatures, TLS, heartbeats, unregistering. Over real sockets."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ def test_over_tls_to_a_server_whose_certificate_is_good(authority: trustme.CA) -
 
 @pytest.mark.parametrize("host", ["localhost", "elsewhere.example"])
 def test_a_certificate_that_is_not_good_is_refused(authority: trustme.CA, host: str) -> None:
-    """One that nobody trusts, or one for another machine."""
+    """An untrusted one, or one for another machine."""
     context: ssl.SSLContext | bool = True
     if host != "localhost":
         context = ssl.create_default_context()
@@ -355,12 +355,12 @@ def test_a_broker_may_ask_its_client_something() -> None:
             async with asyncio.timeout(5):
                 assert await heard == "mailer"
             answer = await server.peers[0].call(GetConsumerList(group="x"), 5)
-            assert answer.code == 3  # nobody here knows that one
+            assert answer.code == 3  # an unknown code here
 
     story(tell)
 
 
-# --- what runs beside ------------------------------------------------------------------------------------------------
+# --- background tasks ------------------------------------------------------------------------------------------------
 
 
 def test_what_runs_beside_ends_with_the_session_and_what_fails_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:

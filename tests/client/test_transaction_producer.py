@@ -19,7 +19,7 @@ from pyromq.testing import LocalBroker
 from pyromq.wire.codes import ResponseCode
 
 PAID = Message("orders", b"paid", keys=["o-17"])
-#: Asks for what is open after a moment, again and again.
+#: Checks open transactions at short intervals.
 SOON = {"transaction.timeout_ms": 200, "transaction.check_interval_ms": 100}
 
 
@@ -80,7 +80,7 @@ def test_a_block_that_ends_well_commits_and_one_that_raises_rolls_back() -> None
 
 
 def ends_told(failing: Any) -> list[int]:
-    """What a broker is told of transactions whose work goes as given."""
+    """Return the decisions a broker got for transactions with this local work."""
     told: list[int] = []
 
     async def story() -> None:

@@ -1,4 +1,4 @@
-"""Crash tests open tens of thousands of tiny stores, which warn as they should: nobody needs to read it."""
+"""Crash tests open tens of thousands of tiny stores, which warn as they should: their logs are dropped."""
 
 from __future__ import annotations
 

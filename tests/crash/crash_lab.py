@@ -1,4 +1,4 @@
-"""A store at work on a simulated disk, power cuts at any moment, and what must be true after each of them.
+"""A store at work on a simulated disk, power cuts at any moment, and the invariants after each of them.
 
     Lab(seed, Setting()).run(states=100)
 
@@ -11,7 +11,7 @@ that a power cut (or a killed process) could leave, opens a store on it and chec
 - H2: nothing is read that was not appended;
 - H3: the offsets of a queue have no gaps, grow with the position, and one that was promised is never given out again;
   under sync flush neither is one that a group has read;
-- keys and tags find what was promised;
+- keys and tags find acknowledged messages;
 - recovering once more, after another power cut or in the middle of a recovery, gives the same log and queues;
 - the store lives on from there, and the same holds for its next crash: nothing that was cut comes back.
 
@@ -47,7 +47,7 @@ class Violation(AssertionError):
 
 @dataclass(frozen=True)
 class Setting:
-    """How the store is set up. Everything is tiny, so that a short life rolls many files."""
+    """The settings of the store. Everything is tiny, so that a short life rolls many files."""
 
     record_crc: bool = True
     transient: bool = False
@@ -110,7 +110,7 @@ def _properties(draft: Draft) -> Iterable[tuple[str, str]]:
 
 @dataclass
 class Model:
-    """What a correct store would know."""
+    """The model of a correct store."""
 
     queues: dict[Queue, dict[int, Sent]] = field(default_factory=dict)
     halves: list[Sent] = field(default_factory=list)
@@ -155,14 +155,14 @@ class Lab:
         self._goal = 0
         self._life = 0
         self._synced = self._readable = 0
-        #: Under sync flush: where a group goes on that has read everything it is shown.
+        #: Under sync flush: the offset of a group that has read everything visible.
         self.group: dict[Queue, int] = {}
         self._operations_to_cut = 0
         self._sample_rate = 0.0
         self.store = self._new_store(self.disk)
 
     def run(self, states: int) -> int:
-        """Play until so many crash states were checked; how many they were."""
+        """Play until this many crash states were checked; return their number."""
         self._goal = states
         self._open()
         while self.states < states:
@@ -298,7 +298,7 @@ class Lab:
                 self.group[key] = max(queue.max_offset, self.group.get(key, 0))
 
     def _sample(self) -> None:
-        """One state that a crash at this moment can leave, checked. The life goes on undisturbed."""
+        """Check one possible state of a crash at this moment. The life continues undisturbed."""
         if self.states < self._goal:
             self._note_promises()
             self._check_crash()
@@ -371,7 +371,7 @@ class Lab:
         self.group.clear()
         self._synced = self._readable = self.store.marks.synced.value
 
-    # The checks open stores of their own; the one of the crash that the life goes on from is kept.
+    # The checks open stores of their own; the state of the crash from which the life continues is kept.
     @property
     def _stores(self) -> dict[SimDisk, MessageStore]:
         return self.__dict__.setdefault("_opened", {})
@@ -451,7 +451,7 @@ class Check:
         assert expected == store_queue.max_offset, f"{queue} ends at {expected}, not at {store_queue.max_offset}"
 
     def _is_same(self, data: bytes, sent: Sent) -> bool:
-        """RocketMQ's own format covers the body only: without a record CRC nobody can tell that properties are torn.
+        """RocketMQ's own format covers the body only: without a record CRC torn properties cannot be detected.
         That is the one thing a crash may do to a message that was not promised."""
         if data == sent.data or self.lab.setting.record_crc or sent.end <= self.promised:
             return data == sent.data
@@ -510,7 +510,7 @@ class Check:
 
     @staticmethod
     def survivors(lab: Lab, store: MessageStore) -> Model:
-        """What a new life begins with."""
+        """Return the start state of a new life."""
         old, model = lab.model, Model(may_be_gone_below=lab.model.may_be_gone_below)
         for queue, messages in read_everything(store).items():
             model.promised_next[queue] = store.max_offset(queue[0].decode(), queue[1])

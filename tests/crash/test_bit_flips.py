@@ -34,7 +34,7 @@ PATHS = StorePaths(ROOT)
 
 @dataclass(frozen=True)
 class Made:
-    """A store directory and what is in it."""
+    """A store directory and its content."""
 
     disk: SimDisk
     messages: list[Sent]
@@ -77,7 +77,7 @@ def make(*, clean: bool) -> Made:
 
 @dataclass
 class Found:
-    """What reading everything gave."""
+    """The result of reading everything."""
 
     refused: PyroMQError | None = None
     #: Messages that could not be read, with the error that said so.
@@ -101,7 +101,7 @@ def is_right(view: memoryview, sent: Sent, torn_properties: bool) -> bool:
 
 
 def examine(made: Made, disk: SimDisk, *, torn_properties: bool = False, **options: object) -> Found:
-    """Open, read and query everything. What comes back is right, or a typed error."""
+    """Open, read and query everything. Each result is right, or a typed error."""
     found = Found(missing=[])
     try:
         store = open_on(disk, **options)
@@ -128,7 +128,7 @@ def examine(made: Made, disk: SimDisk, *, torn_properties: bool = False, **optio
 
 
 def no_word_lost(made: Made, found: Found) -> None:
-    """Below the synced mark a message is right or its absence is told."""
+    """Below the synced mark a message is right or its absence is an error."""
     lost = [sent.position for sent in found.missing if sent.end <= made.synced]
     assert found.refused is not None or not lost, f"synced messages at {lost} are gone without a word"
 

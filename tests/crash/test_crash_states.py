@@ -65,7 +65,7 @@ def test_a_seed_repeats_its_story() -> None:
 
 
 def test_what_a_killed_process_costs_with_the_transient_pool() -> None:
-    """The pool's price: what was gathered and not yet committed dies with the process. Nothing committed does."""
+    """The pool's price: gathered, uncommitted messages die with the process. Nothing committed does."""
     lab = Lab(1, Setting(transient=True))
     lab.store.open()
     lab.store.append([Draft(b"orders", 0, b"committed")])
@@ -91,7 +91,7 @@ PLAIN = Setting()
 
 @dataclass(frozen=True)
 class Bug:
-    """One line of the store, written as somebody in a hurry might."""
+    """One line of the store, written carelessly."""
 
     name: str
     owner: type | ModuleType
@@ -159,7 +159,7 @@ BUGS = [
     Bug("a segment is left without its blank", CommitLog, "_roll", "MAGIC_BLANK", "MAGIC_V1"),
     Bug("the abort mark is set too late", MessageStore, "_recover", "self._abort.set()", "pass"),
 ]
-#: Each planted bug must be found within so many states.
+#: Each planted bug must be found within this many states.
 PATIENCE = 20_000
 
 

@@ -355,7 +355,7 @@ def run_filler(root: Path, ballast: list[Path], *arguments: str) -> list[str]:
 
 
 def test_a_real_disk_runs_full(mount: Callable[[str], Path]) -> None:
-    """No process dies (a write into a mapping without room would be a SIGBUS), and it goes on three times."""
+    """No process dies (a write into a mapping without room would be a SIGBUS), and it continues three times."""
     disk = mount("size=4m")
     ballast = [disk / f"ballast{number}" for number in range(3)]
     for piece in ballast:

@@ -94,7 +94,7 @@ class Life:
             self.position = self.progress.offset_of(GROUP, TOPIC, 0) or 0
 
     def run(self, steps: int) -> None:
-        self.commit()  # a group without any progress decides by itself where it begins
+        self.commit()  # a group without an offset chooses its own start
         self.offsets.save()
         choices = [self.append, self.append, self.flush, self.consume, self.consume, self.commit, self.power_cut]
         for _ in range(steps):

@@ -90,7 +90,7 @@ def stored(store: MessageStore, first: dict[tuple[str, int], int]) -> Acked:
 
 
 def check(root: Path, acked: Acked, first: dict[tuple[str, int], int]) -> dict[tuple[str, int], int]:
-    """Open, find what was acknowledged since `first`; where every queue ends now."""
+    """Open, find the acknowledged messages since `first`; return the end of every queue."""
     store = MessageStore(config(root, sync=False))
     store.open()
     try:
@@ -150,7 +150,7 @@ def strace(log: Path, fault: str) -> list[str]:
 @needs_strace
 @pytest.mark.parametrize("nth", [3, 5, 9])
 def test_a_sync_that_fails_fences_the_store(tmp_path: Path, nth: int) -> None:
-    """Whoever waits gets an error, nothing later is acknowledged, and the process ends by itself."""
+    """Waiting sends get an error, nothing later is acknowledged, and the process ends by itself."""
     root = tmp_path / "store"
     writer = Writer(root, "sync", nth, *strace(tmp_path / "strace", f"error=EIO:when={nth}"))
     lines = writer.wait()

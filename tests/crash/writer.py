@@ -3,7 +3,7 @@
     python writer.py DIRECTORY sync|async SEED
 
 Prints `ready`, then `topic queue offset hash` for each message that a broker would have acknowledged by then. Ends with
-exit code 3 when the store is fenced; it goes on until then, or until somebody kills it.
+exit code 3 when the store is fenced; it runs until then, or until it is killed.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def orders(count: int, **options: Any) -> list[Draft]:
 
 
 def filling(draft: Draft, size: int) -> Draft:
-    """The same draft with a body that makes its record exactly so long."""
+    """Return the same draft with a body that makes its record exactly this long."""
     draft.body = b""
     draft.body = bytes(size - record.encoded_size(draft, with_crc=True))
     return draft
@@ -145,7 +145,7 @@ class LaterRunner:
         return future
 
     def run(self) -> int:
-        """Do what was submitted; how much it was."""
+        """Run the submitted work; return its amount."""
         waiting, self.waiting = self.waiting, []
         for work, future in waiting:
             try:

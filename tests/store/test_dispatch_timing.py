@@ -1,4 +1,4 @@
-"""When queues follow the log: once for all that is due, at once for whoever waits, and together for all others."""
+"""Dispatch timing: once for all due records, at once for a waiting reader, in batches otherwise."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Scene:
         self.timing = DispatchTiming(self.marks, self._dispatch, lambda: LINGER_S)
         self.timing.start(cast(Any, self.loop))
         self.marks.visible_moved = self.timing.visible_moved
-        #: Where queues ended after each time that they followed.
+        #: The ends of queues after each dispatch.
         self.followed: list[int] = []
 
     def _dispatch(self) -> None:

@@ -196,7 +196,7 @@ def test_a_full_disk_stops_the_queues_and_they_go_on_where_they_stopped() -> Non
     assert read_all(store) == [b"%d" % number for number in range(80)]
 
 
-# --- logs that somebody else wrote -----------------------------------------------------------------------------------
+# --- logs of another writer ------------------------------------------------------------------------------------------
 
 
 def planted(*drafts: tuple[Draft, int]) -> tuple[SimDisk, MessageStore]:

@@ -1,4 +1,4 @@
-"""A start that holds back shows what was shown before, and later all the rest, each message where it was."""
+"""A start that limits visibility shows the messages visible before, and later all the rest, at their offsets."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def attributes() -> set[str]:
 
 
 def is_store(node: ast.expr) -> bool:
-    """Whether an expression names a store: `store`, `self._store`, `broker.store`; not the settings `config.store`."""
+    """Return whether an expression names a store (`self._store`, `broker.store`); `config.store` is settings."""
     if isinstance(node, ast.Name):
         return node.id in ("store", "_store")
     if not isinstance(node, ast.Attribute) or node.attr not in ("store", "_store"):

@@ -434,7 +434,7 @@ def test_a_queue_that_cannot_be_made_refuses_its_first_message_before_it_is_in_t
 
 
 def test_an_error_in_the_middle_of_a_batch_leaves_what_came_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody presses Ctrl-C while the third of four messages is being appended."""
+    """Ctrl-C arrives while the third of four messages is being appended."""
     interrupted = False
 
     class Interrupting(Draft):

@@ -87,7 +87,7 @@ def test_a_recover_point_waits_for_open_files_and_says_so_once(
             monkeypatch.setattr(disk_module, "_sync_directory", sync)
             store.append(orders(3))
             store.flush()
-            while store.points.current.queues_to < store.marks.appended.value:  # noqa: ASYNC110  nobody tells of it
+            while store.points.current.queues_to < store.marks.appended.value:  # noqa: ASYNC110  it has no event
                 await asyncio.sleep(0.01)
             assert len(store.append(orders(1))) == 1
 

@@ -163,7 +163,7 @@ def test_a_moved_directory_makes_way_at_once_for_one_of_its_name(disk: OsDisk, t
     disk.remove_tree(tmp_path / "aside" / "1")
     new.sync()
     assert disk.read_bytes(tmp_path / "topic" / "0" / "file") == bytes(4096)
-    assert old.buffer[0] == 1  # for whoever still reads it
+    assert old.buffer[0] == 1  # for readers that still have it
     with pytest.raises(FileNotFoundError):
         disk.move_tree(tmp_path / "nowhere", tmp_path / "aside" / "2")
     assert disk.files_left() > 0

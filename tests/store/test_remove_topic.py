@@ -1,4 +1,4 @@
-"""A topic is removed while somebody sends to it: what was sent before goes, what is sent later stays, crash or not."""
+"""A topic is removed during sends: earlier messages go, later ones stay, crash or not."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def on_real_disk(root: Path) -> MessageStore:
 
 
 async def queues_are_gone(store: MessageStore) -> None:
-    while store.queues.topics():  # noqa: ASYNC110  nobody tells of it
+    while store.queues.topics():  # noqa: ASYNC110  there is no event for it
         await asyncio.sleep(0)
 
 
@@ -131,7 +131,7 @@ def test_a_removal_covers_messages_that_were_not_synced_before_it() -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_new_messages_of_the_name_survive_a_crash_at_any_moment(seed: int) -> None:
-    """Before the removal is answered the old ones may come back, but never in place of the new ones."""
+    """Before the removal is acknowledged the old ones may come back, but never in place of the new ones."""
     rng = random.Random(seed)
     disk = SimDisk()
     left: list[SimDisk] = []

@@ -1,4 +1,4 @@
-"""What goes, and when messages are refused: a decision from what is seen."""
+"""Retention: the removed segments, and refused messages, as a decision from the input."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def aged(*hours: float, size: int = 100) -> list[SegmentAge]:
         (DEFAULT, [1, 1], 0.8999, False, Decision(0, 0, False)),
         (DEFAULT, [1, 1], 0.86, True, Decision(0, 0, True)),  # refused once, it stays so down to 85 %
         (DEFAULT, [1, 1], 0.849, True, Decision(0, 0, False)),
-        (DEFAULT, [80, 1], 0.95, False, Decision(1, 0, False)),  # what goes makes room
+        (DEFAULT, [80, 1], 0.95, False, Decision(1, 0, False)),  # the removal makes room
         (DEFAULT, [80, 1], 0.95, True, Decision(1, 0, True)),
         (DEFAULT, [80, 80, 1], 1.0, True, Decision(2, 0, False)),
         (FORCED, [1, 1, 1], 0.95, False, Decision(1, 1, False)),

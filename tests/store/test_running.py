@@ -1,4 +1,4 @@
-"""A store that runs on an event loop: what goes on beside it, and how it ends."""
+"""A store that runs on an event loop: its background work, and its end."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_cold_data_is_fetched_by_a_thread_before_it_is_read(monkeypatch: pytest.
 
 
 class HeldSync:
-    """Holds the next sync of the log until it is told to go on, and then lets it fail if it should."""
+    """Hold the next sync of the log until it is released, and then let it fail if it should."""
 
     def __init__(self, disk: SimDisk, error: OSError | None = None) -> None:
         self.began = threading.Event()

@@ -1,4 +1,4 @@
-"""Settings say what is wrong with them; errors say what to do."""
+"""Settings name their faults; errors have advice."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ KEYS = ["k1", "k2", "ключ", "Aa", "BB"]
 
 @dataclass(frozen=True)
 class Sent:
-    """What the model remembers of a message."""
+    """The model's memory of a message."""
 
     body: bytes
     tag: str

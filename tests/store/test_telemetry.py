@@ -1,4 +1,4 @@
-"""Figures: counted, spread over bounds, read when somebody looks."""
+"""Figures: counted, spread over bounds, read on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the wall clock is believed: a decision from readings, and what the store does with it."""
+"""Trust in the wall clock: a decision from readings, and its effect in the store."""
 
 from __future__ import annotations
 

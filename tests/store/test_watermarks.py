@@ -65,7 +65,7 @@ def test_a_failure_reaches_those_who_wait_and_those_who_come_later() -> None:
         for attempt in (waiter, mark.wait(7)):
             with pytest.raises(StoreFenced):
                 await attempt
-        await mark.wait(5)  # what was promised stays promised
+        await mark.wait(5)  # a reached position stays reached
 
     asyncio.run(story())
 

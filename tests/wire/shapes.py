@@ -1,4 +1,4 @@
-"""What may stand in commands, for hypothesis; and frames with something wrong in them."""
+"""The content of commands, for hypothesis; and malformed frames."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ SUBSCRIPTION_FORM = (
 VERSION = DataVersion(5, 6, 7)
 VERSION_FORM = b'{"timestamp":5,"counter":6,"stateVersion":7}'
 
-#: What we write, and the letters that RocketMQ's classes (named beside each) read.
+#: Our JSON, and the letters that RocketMQ's classes (named next to each) read.
 WRITTEN = {
     "TopicStatsTable": (
         b"".join(topic_stats_pieces([(QUEUE, QueueRange(1, 9, 77))], 2)),

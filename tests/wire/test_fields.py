@@ -1,4 +1,4 @@
-"""Typed values in text fields: each kind, what is missing, what does not fit."""
+"""Typed values in text fields: each kind, missing ones, wrong ones."""
 
 from __future__ import annotations
 

@@ -23,9 +23,9 @@ from pyromq.wire.requests.client import decode_request, known_requests
 from wire.shapes import only
 
 for _module in pkgutil.walk_packages(pyromq.wire.__path__, "pyromq.wire."):
-    importlib.import_module(_module.name)  # whoever defines requests makes them known
+    importlib.import_module(_module.name)  # importing a module registers its requests
 
-#: What stands in fields that somebody made up.
+#: The values of made-up fields.
 ODD_VALUES = [
     "", "0", "-1", "1", "7", "true", "null", "NaN", "9" * 400, "-9223372036854775808", "9223372036854775808", "\0",
     "a\0b", "../../etc/passwd", "%RETRY%x", "\x01\x02", "{", "[[[[", '{"a":1}', "é" * 300, "x" * 70_000,
@@ -35,7 +35,7 @@ VALUES = st.one_of(st.sampled_from(ODD_VALUES), st.text(max_size=20), st.integer
 
 
 def understand(data: bytes) -> None:
-    """What a server does with bytes, up to the handler."""
+    """Handle bytes as a server does, up to the handler."""
     view = memoryview(data)
     at = 0
     while (end := frame_end(view, at)) is not None and end <= len(view):

@@ -1,4 +1,4 @@
-"""Both forms of a header: what is written can be read, and what cannot be read is refused with a sentence."""
+"""Both forms of a header: a written header can be read, and an unreadable one is refused with a sentence."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ NOW = 413  # RocketMQ 5.0.0
 ROUTE = TopicRoute(
     (QueueData("broker-a", 8, 8, 6, 0),), (BrokerData("DefaultCluster", "broker-a", {0: "127.0.0.1:10911"}),)
 )
-#: What fastjson made of the same route in RocketMQ.
+#: RocketMQ's fastjson output for the same route.
 BY_FASTJSON = (
     b'{"brokerDatas":[{"brokerAddrs":{0:"127.0.0.1:10911"},"brokerName":"broker-a","cluster":"DefaultCluster",'
     b'"enableActingMaster":false}],"filterServerTable":{},"queueDatas":[{"brokerName":"broker-a","perm":6,'

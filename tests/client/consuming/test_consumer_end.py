@@ -1,4 +1,4 @@
-"""How consumers end: asked by a handler, twice at the same time, with handlers that do not want to."""
+"""Consumers end: closed by a handler, twice at the same time, with handlers that ignore the cancellation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What consumers do when brokers refuse, correct them, point elsewhere, or go away."""
+"""Consumers whose brokers refuse, correct them, redirect them, or fail."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def consuming(broker: FakeBroker, heard: Heard, **settings: Any) -> AsyncI
 
 
 def refusing(error: Exception, times: int, then: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Refuses so many times, then does what it should."""
+    """Refuse this many times, then answer as usual."""
     left = times
 
     def answer(request: Request) -> Any:

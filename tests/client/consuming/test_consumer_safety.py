@@ -1,4 +1,4 @@
-"""What brokers, disks and programs may do to a consumer, and it neither loses a message nor stands still for ever."""
+"""Hostile brokers, disks and programs: a consumer neither loses a message nor hangs."""
 
 from __future__ import annotations
 

@@ -17,15 +17,15 @@ from pyromq.client.transaction_producer import Decision, TransactionProducer
 from pyromq.errors import PyroMQError
 from pyromq.wire.codes import ResponseCode
 
-#: How many send at the same time, and how long each waits between two messages.
+#: The number of concurrent senders, and the pause of each between two messages.
 SENDERS = 6
 PAUSE_SECONDS = 0.01
-#: Routes are asked for every half minute: whoever goes on so soon has not waited for that.
+#: Routes are refreshed every half minute: a client that continues sooner has not waited for that.
 SOON_SECONDS = 8.0
 
 
 class Load:
-    """Sends without a break, and keeps what was said of each message."""
+    """Sends without a break, and records the outcome of each message."""
 
     def __init__(self, producer: Producer, *, keyed: bool = False) -> None:
         self._producer = producer
@@ -70,7 +70,7 @@ async def hand_over(scene: Scene, old: str, new: str) -> None:
 
 
 def in_order(bodies: list[str]) -> bool:
-    """Whether each sender's messages stand in the order in which it sent them."""
+    """Return whether each sender's messages are in the order in which it sent them."""
     numbers: dict[str, list[int]] = defaultdict(list)
     for body in bodies:
         sender, _, number = body.partition("-")

@@ -1,4 +1,4 @@
-"""Handlers that end in ways nobody plans for: none of them costs a worker, a queue or a message."""
+"""Handlers that end in unusual ways: none of them costs a worker, a queue or a message."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_in_an_ordered_queue_a_handler_that_cancels_its_task_gets_its_message_ag
 
 @pytest.mark.parametrize("ordered_queue", [True, False])
 def test_a_loop_that_ends_ends_handlers_at_work(ordered_queue: bool) -> None:
-    """`asyncio.run` cancels what is left and waits for it: nothing may begin again."""
+    """`asyncio.run` cancels the remaining tasks and waits for them: nothing may start again."""
     seen: list[asyncio.Task[Any]] = []
 
     async def story() -> None:
@@ -235,7 +235,7 @@ def test_a_handler_on_a_thread_may_raise_what_no_future_can_carry(fail: Callable
 
 
 def test_messages_that_no_thread_takes_because_the_process_ends_are_nobodys_failure() -> None:
-    """Python ends the threads before the rest: what is handed to them then is refused."""
+    """Python ends the threads before the rest: work for them is refused then."""
 
     async def story() -> None:
         broker, asked = FakeBroker(), []
@@ -275,7 +275,7 @@ def test_a_function_that_chooses_the_delay_may_fail() -> None:
 
 
 def test_a_record_that_lies_about_its_inside_costs_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The size is right, so that the next record can be found; what is between is not a message."""
+    """The size is right, so that the next record can be found; the bytes between are not a message."""
     monkeypatch.setattr(workers, "AGAIN_SECONDS", 0.05)
 
     async def story() -> None:

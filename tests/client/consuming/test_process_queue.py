@@ -1,4 +1,4 @@
-"""What was fetched and not handled: which progress may be told, and when to fetch no more."""
+"""Fetched messages before they are handled: the committable offset, and the buffer limits."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ def test_order_is_kept_when_queues_change_hands(mq: EmbeddedBroker) -> None:
     asyncio.run(story())
 
 
-# --- a broker that goes and comes back -------------------------------------------------------------------------------
+# --- a broker that restarts ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ordered", [False, True])
@@ -218,7 +218,7 @@ def test_consumers_find_their_way_back_to_a_broker_that_was_restarted(ordered: b
 @pytest.mark.slow
 @pytest.mark.parametrize("ordered", [False, True])
 def test_members_keep_their_queues_over_a_kill_of_the_broker(ordered: bool) -> None:
-    """A broker that comes back knows nobody: who is heard first must not take the queues of the others."""
+    """A restarted broker has no clients: the first member with a heartbeat must not take the queues of the others."""
 
     async def story(mq: BrokerProcess) -> None:
         group, handled = new_group(), Counter[str]()
@@ -238,7 +238,7 @@ def test_members_keep_their_queues_over_a_kill_of_the_broker(ordered: bool) -> N
             await send_when_it_is_back(mq, "orders", bodies(100, first=100))
             await eventually(lambda: len(handled) == 200)
             await eventually(lambda: len(first.queues) == len(second.queues) == 2)
-        # A killed broker forgets the progress of its last seconds: whoever takes a queue over then reads them again.
+        # A killed broker forgets the offsets of its last seconds: the next owner of a queue reads them again.
         assert max(handled.values()) <= 2
 
     with pyromq.testing.broker(topics={"orders": 4}, process=True) as mq:

@@ -1,4 +1,4 @@
-"""What admin tools ask of a consumer through its broker: they are answered as by a Java consumer."""
+"""Admin tools' requests to a consumer through its broker: they are answered as by a Java consumer."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_reset_of_the_group_moves_a_consumer_at_work() -> None:
 
 
 def test_a_broker_may_also_tell_the_consumer_itself_where_to_go_on() -> None:
-    """Apache's brokers do, unless they are told to do it as ours."""
+    """Apache's brokers do, unless a setting makes them behave as ours."""
 
     async def story(on: Scene) -> None:
         questions = Questions(on.consumer._running(), ["localhost:9876"])

@@ -15,7 +15,7 @@ from pyromq.client.group.strategies import Strategy, java_order
 from pyromq.errors import ConfigError
 from pyromq.model.queue import MessageQueue
 
-#: What RocketMQ 5.5.0's own classes gave each member, for groups and topics made by a random generator.
+#: The results of RocketMQ 5.5.0's own classes for each member, for randomly generated groups and topics.
 JAVA = json.loads((Path(__file__).parent / "java_strategies.json").read_text())
 
 

@@ -1,4 +1,4 @@
-"""When gathered messages leave, and what goes into one request: decided without a network."""
+"""The time at which batches are sent, and their content: decided without a network."""
 
 from __future__ import annotations
 

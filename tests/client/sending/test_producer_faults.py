@@ -1,4 +1,4 @@
-"""What a producer does when brokers are slow, busy, gone, or take a message and say nothing; and what it says then."""
+"""Producers whose brokers are slow, busy, gone, or store a message without an answer; and their errors."""
 
 from __future__ import annotations
 
@@ -151,10 +151,10 @@ def test_a_message_that_no_other_broker_may_take_waits_for_its_own_and_is_sent_o
 
 
 async def asked_for_routes(world: FakeCluster, times: int) -> None:
-    """Somebody who has waited for a try's share of the time looks whether another broker leads."""
+    """A sender that has waited for a try's share of the time checks whether another broker leads."""
     before = world.routes_asked
     async with asyncio.timeout(10):
-        while world.routes_asked < before + times:  # noqa: ASYNC110  nobody tells us
+        while world.routes_asked < before + times:  # noqa: ASYNC110  there is no event for it
             await asyncio.sleep(0.02)
 
 
@@ -165,7 +165,7 @@ def test_a_broker_in_whose_place_another_one_leads_is_not_waited_for(keys: Crede
             old = world["a"]
             old.say_nothing()
             sending = asyncio.ensure_future(producer.send(HELLO))
-            while not old.sends:  # noqa: ASYNC110  nobody tells us
+            while not old.sends:  # noqa: ASYNC110  there is no event for it
                 await asyncio.sleep(0.02)
             new = world.brokers["a"] = FakeBroker("a")
             await new.start()
@@ -361,7 +361,7 @@ def test_a_send_whose_producer_is_closed_meanwhile_is_unknown() -> None:
                 world["a"].say_nothing()
                 sending = asyncio.ensure_future(producer.send(HELLO))
                 async with asyncio.timeout(2):
-                    while not world["a"].sends:  # noqa: ASYNC110  nobody tells
+                    while not world["a"].sends:  # noqa: ASYNC110  there is no event for it
                         await asyncio.sleep(0.01)
             with pytest.raises(SendUnknown):
                 await sending
@@ -422,7 +422,7 @@ def test_with_credentials_every_send_is_signed(auto_batch: bool) -> None:
             await producer.send(HELLO)
             await producer.send_one_way(HELLO)
             async with asyncio.timeout(2):
-                while len(world["a"].sends) < 2:  # noqa: ASYNC110  nobody tells
+                while len(world["a"].sends) < 2:  # noqa: ASYNC110  there is no event for it
                     await asyncio.sleep(0.01)
             for request in world["a"].sends:
                 assert request.command is not None

@@ -1,4 +1,4 @@
-"""What a client says when it is not let in, or not spoken to: one error of a type of its own, with what to do."""
+"""A client without access or with the wrong protocol: one error of its own type, with advice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What brokers and programs may do to a producer, and it still says what is true, in time, and in bounded memory."""
+"""Hostile brokers and programs: a producer's answers stay true, in time, and in bounded memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pyromq.wire.command import Command
 from pyromq.wire.requests.client import Request
 from pyromq.wire.responses import Response, SendReceipt
 
-# --- what is true ----------------------------------------------------------------------------------------------------
+# --- true answers ----------------------------------------------------------------------------------------------------
 
 
 def test_a_name_server_in_trouble_does_not_hide_that_the_message_may_be_stored() -> None:
@@ -235,7 +235,7 @@ def test_a_name_server_that_has_forgotten_a_topic_for_a_while_does_not_freeze_it
             brokers.unknown_topics.clear()
             brokers.queues = 8
             async with asyncio.timeout(5):
-                while len(await producer.queues("orders")) < 8:  # noqa: ASYNC110  nobody tells
+                while len(await producer.queues("orders")) < 8:  # noqa: ASYNC110  there is no event for it
                     await asyncio.sleep(0.02)
 
     asyncio.run(story())

@@ -1,4 +1,4 @@
-"""Words for the stories about consumers: send some messages, and note what is heard."""
+"""Helpers for the stories about consumers: send some messages, and record deliveries."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ async def send_in_order(mq: LocalBroker, topic: str, texts: Iterable[str]) -> No
 
 async def eventually(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE_S):
-        while not holds():  # noqa: ASYNC110  what is waited for tells nobody
+        while not holds():  # noqa: ASYNC110  there is no event for it
             await asyncio.sleep(0.01)
 
 
 class Heard:
-    """A handler that notes what it was given, and fails when it is told to."""
+    """A handler that records its messages, and fails on request."""
 
     def __init__(self) -> None:
         self.messages: list[ReceivedMessage] = []
@@ -73,7 +73,7 @@ class Heard:
         return [message.text for message in self.messages]
 
     async def until(self, count: int) -> None:
-        """Wait for so many in all."""
+        """Wait for this many in all."""
         async with asyncio.timeout(PATIENCE_S):
             while len(self.messages) < count:
                 self._changed.clear()

@@ -1,7 +1,7 @@
 """Name server and brokers that do what a story wants, over real sockets: for what no real broker does on demand.
 
 Each `FakeBroker` answers like a broker with one topic of one queue whose messages are given to it. A story replaces the
-answer to a request with `broker.answers[kind] = function`, and looks at what was asked in `broker.asked`.
+answer to a request with `broker.answers[kind] = function`, and looks at the requests in `broker.asked`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from pyromq.wire.requests.nameserver import GetRoute
 from pyromq.wire.responses import OffsetAnswer, PullResult, Response
 
 TOPIC = "orders"
-#: How long a fetch that finds nothing is held.
+#: The time for which a fetch without messages is held.
 HOLD_SECONDS = 0.05
 
 Kind = TypeVar("Kind", bound=Request)

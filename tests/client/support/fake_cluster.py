@@ -78,7 +78,7 @@ class FakeBroker:
         )
 
     def refuse(self, code: ResponseCode, times: int = 1 << 30) -> None:
-        """Answer with a code, so many times."""
+        """Answer with a code, this many times."""
         left = [times]
 
         def decide(request: SendMessage) -> Answer:
@@ -135,7 +135,7 @@ class FakeCluster:
         #: The name server answers every question with an error.
         self.broken = False
         self.queues = 4
-        #: So many answers name slaves only: the master is gone, and no other leads yet.
+        #: This many answers name slaves only: the master is gone, and no other leads yet.
         self.without_master = 0
         self.routes_asked = 0
         self._server = Server(Service({GetRoute: self._route}).handle)

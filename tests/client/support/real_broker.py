@@ -52,8 +52,8 @@ async def _read(session: Session, queue: MessageQueue) -> list[ReceivedMessage]:
 
 
 async def eventually(mq: LocalBroker, topic: str, count: int) -> list[ReceivedMessage]:
-    """The messages of a topic, once there are so many: what is told one-way arrives a moment later."""
+    """Return the messages of a topic, once there are `count`: one-way requests arrive later."""
     async with asyncio.timeout(5):
-        while len(found := await messages_of(mq, topic)) < count:  # noqa: ASYNC110  nobody tells
+        while len(found := await messages_of(mq, topic)) < count:  # noqa: ASYNC110  there is no event for it
             await asyncio.sleep(0.02)
     return found

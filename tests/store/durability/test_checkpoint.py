@@ -1,4 +1,4 @@
-"""What survives a stop: the recover point, RocketMQ's checkpoint, the abort mark."""
+"""The durable state of a stop: the recover point, RocketMQ's checkpoint, the abort mark."""
 
 from __future__ import annotations
 

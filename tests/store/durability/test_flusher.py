@@ -180,7 +180,7 @@ def test_without_waiting_bytes_are_synced_within_the_interval() -> None:
     async def tell() -> None:
         async with world.store.running():
             (receipt,) = world.store.append([order()])
-            await world.store.marks.synced.wait(receipt.end)  # nobody wakes the flusher
+            await world.store.marks.synced.wait(receipt.end)  # without a wake-up of the flusher
             assert world.syncs.count == 1
 
     story(tell)

@@ -239,7 +239,7 @@ def test_a_file_system_that_is_not_mounted_is_not_an_empty_log(tmp_path: Path, l
     store.close()
 
 
-# --- nobody else uses it -------------------------------------------------------------------------------------------
+# --- one user at a time --------------------------------------------------------------------------------------------
 
 
 def test_two_stores_with_one_log_are_refused(tmp_path: Path, log_dir: Path) -> None:

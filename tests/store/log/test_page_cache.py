@@ -1,4 +1,4 @@
-"""What is in memory: asked for a stretch at a time, believed for a moment, and never guessed."""
+"""Resident pages: read a stretch at a time, cached for a short time, never guessed."""
 
 from __future__ import annotations
 

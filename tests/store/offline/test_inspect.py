@@ -1,4 +1,4 @@
-"""What `inspect` shows of a store, and what `detect` learns from the lengths of its files."""
+"""`inspect` describes a store, and `detect` learns its settings from the lengths of its files."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_an_index_of_unusual_length_that_does_not_tell_needs_a_word(root: Path, 
     copy = Path(shutil.copytree(root, tmp_path / "copy"))
     for path in (copy / "index").iterdir():
         data = bytearray(path.read_bytes())
-        data[39] ^= 3  # how many entries there are
+        data[39] ^= 3  # the number of entries
         path.write_bytes(data)
     with pytest.raises(StoreError, match="--index-slots"):
         detect(copy)

@@ -1,4 +1,4 @@
-"""What may be read of a store by somebody who is not its broker: all that stays, and nothing more."""
+"""The part of a store that may be read without its broker: the durable part, and nothing more."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_of_a_store_that_was_killed_what_its_next_start_keeps(root: Path) -> Non
 
 
 def test_a_log_that_ends_below_what_was_synced_is_refused(root: Path) -> None:
-    """As far as a start looks: whoever reads the rest verifies it."""
+    """As far as a start looks: a reader verifies the rest."""
     segments(root)[-1].unlink()
     with pytest.raises(CorruptLog, match="no torn tail"):
         readable_log(root)

@@ -1,4 +1,4 @@
-"""What `verify` finds: nothing in an intact store, and every flipped bit in a damaged one."""
+"""`verify` finds nothing in an intact store, and every flipped bit in a damaged one."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def test_blanks_are_skipped() -> None:
     assert result.next_offset == 132
 
 
-# --- what was found on disk is checked -------------------------------------------------------------------------------
+# --- entries on disk are checked -------------------------------------------------------------------------------------
 
 
 def reopened(damage: dict[int, bytes], path: Path = QUEUE_FILE, count: int = 5) -> MessageStore:

@@ -348,7 +348,7 @@ def test_a_repair_that_was_cut_short_is_made_up_for(root: Path) -> None:
     first_file_removed(root)
     store = MessageStore(settings(root), runner=InlineRunner())
     store.open()
-    store.close()  # nobody has read, and nothing was mended
+    store.close()  # without a read, so nothing was repaired
     with MessageStore(settings(root), runner=InlineRunner()) as store:
         assert store.repair.passes == 0
         assert read_all(store) == ALL

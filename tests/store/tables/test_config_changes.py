@@ -201,7 +201,7 @@ def test_a_disk_that_does_not_take_a_change_gets_the_whole_file(monkeypatch: pyt
 
 
 class AnyOrder(RuleBasedStateMachine):
-    """Whatever is changed, saved and killed: what was saved is there, and nothing that never was."""
+    """After any changes, saves and kills: saved values are there, and no others."""
 
     @initialize()
     def begin(self) -> None:

@@ -256,7 +256,7 @@ def test_a_power_cut_in_a_save_leaves_the_old_or_the_new_value(damage: bytes | N
 
 
 def test_a_power_cut_may_come_again_and_again() -> None:
-    """Saves of 1, 2, 3 … each cut somewhere: what is loaded never is older than what was last completed."""
+    """Saves of 1, 2, 3 … each cut somewhere: the loaded value is never older than the last completed save."""
     rng = random.Random(7)
     disk, completed = saved({"n": 0}), 0
     for n in range(1, 150):
@@ -413,7 +413,7 @@ def test_what_we_write_has_rocketmqs_fields() -> None:
     }
     assert document["dataVersion"]["counter"] == 4
     assert document["pullOffsetTable"] == {}
-    assert "groupTopicMap" not in document  # derived: RocketMQ makes it anew
+    assert "groupTopicMap" not in document  # derived: RocketMQ makes it again
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves only when it is told to."""
+    """A clock that moves only by its methods."""
 
     __slots__ = ("_jumped_ms", "_now_ms")
 
@@ -67,7 +67,7 @@ cpu_seconds = time.thread_time
 
 
 def uptime() -> float:
-    """Seconds since the machine started, suspended time included: a clock that nobody can set."""
+    """Seconds since the machine started, suspended time included: it cannot be set."""
     try:
         return float(Path("/proc/uptime").read_bytes().split()[0])
     except (OSError, ValueError, IndexError):  # pragma: no cover - not Linux

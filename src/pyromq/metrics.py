@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 
-#: Upper bounds in seconds: 10 µs to 10 s, three per decade; what is above falls into a last bucket.
+#: Upper bounds in seconds: 10 µs to 10 s, three per decade; larger values are in a last bucket.
 LATENCY_BOUNDS = (*(base * 10.0**power for power in range(-5, 1) for base in (1, 2, 5)), 10.0)
 #: For those who compare: 1 µs to 2 min, each bound 1 % above the one before, so percentiles are right to 1 %.
 FINE_BOUNDS = tuple(1e-6 * 1.01**step for step in range(1_871))
@@ -29,7 +29,7 @@ class Counter:
 
 
 class Histogram:
-    """How values are spread over fixed bounds, with their sum, largest and last."""
+    """A distribution of values over fixed bounds, with their sum, largest and last."""
 
     __slots__ = ("bounds", "buckets", "count", "largest", "last", "total")
 
@@ -75,7 +75,7 @@ class Telemetry:
         return self.histograms.setdefault(name, Histogram(bounds))
 
     def gauge(self, name: str, read: Callable[[], float]) -> None:
-        """A figure that is read when somebody looks, rather than kept."""
+        """Register a figure that is computed on reading."""
         self._gauges[name] = read
 
     def snapshot(self) -> dict[str, float]:

@@ -487,7 +487,7 @@ def test_stopping_in_the_middle_of_a_fault_ends_within_the_grace(tmp_path: Path,
             await _break(cluster, name, fault)
         unsent = [asyncio.ensure_future(producer.send(TOPIC, f"late-{number}")) for number in range(10)]
         await asyncio.sleep(0.1)
-        took_s = await asyncio.gather(*(_timed(stop()) for stop in (producer.close, *(one.stop for one in consumers))))
+        took_s = await asyncio.gather(*(_timed(one.close()) for one in (producer, *consumers)))
         # The grace for handlers, then progress, locks and goodbyes, each with the time of a call.
         in_time(max(took_s), 1.0 + 4 * QUICK.call_timeout_s + LATE_SECONDS)
         outcomes = await asyncio.gather(*unsent, return_exceptions=True)

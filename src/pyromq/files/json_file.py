@@ -40,7 +40,7 @@ log = logging.getLogger("pyromq.store")
 
 
 class Source(enum.Enum):
-    """Where a loaded value was read."""
+    """The file from which a value was loaded."""
 
     CURRENT = "the file"
     PREVIOUS = "the previous copy"
@@ -54,7 +54,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """One of the two files, as it was found: a value, or what is wrong with it."""
+    """One of the two files, as it was found: a value, or its fault."""
 
     raw: bytes = b""
     value: JsonObject | None = None
@@ -115,7 +115,7 @@ class JsonFile:
         self._written = hashlib.sha256(data).digest()
 
     def _as_written(self) -> bytes | None:
-        """The content, if it is what was written last: good without a look at each entry of a large table."""
+        """Return the content if it equals the last write: valid without a check of each entry of a large table."""
         if self._written is None:
             return None
         try:
@@ -125,7 +125,7 @@ class JsonFile:
         return raw if hashlib.sha256(raw).digest() == self._written else None
 
     def problem(self) -> str | None:
-        """What is wrong with the file itself, whatever its copy has; None: nothing, or it is not there."""
+        """Return the fault of the file itself, regardless of its copy; None if it is good or absent."""
         found = self._look(self.path)
         return None if found.missing else found.problem or None
 

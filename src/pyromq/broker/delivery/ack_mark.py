@@ -42,7 +42,7 @@ from pyromq.store.watermarks import Watermark
 from pyromq.wire.codes import ResponseCode
 from pyromq.wire.responses import Response
 
-#: How often the replicas in sync are counted.
+#: The interval at which the in-sync replicas are counted.
 CHECK_SECONDS = 0.5
 #: How long a count of "all are in sync" stays valid while they report. The more replicas are in sync, the more of them
 #: an acknowledgement waits for.
@@ -96,7 +96,7 @@ class AckMark:
         self._store = store
         self._marks = marks
         self._sync_flush = config.store.flush.sync
-        #: What this broker alone can confirm.
+        #: The mark that this broker alone can confirm.
         self._local = marks.synced if self._sync_flush else marks.appended
         self._end = marks.appended
         self._clock = clock
@@ -106,7 +106,7 @@ class AckMark:
         self._in_sync_valid_until = 0.0
         self._sync_rule = SyncRule(replication.max_gap_bytes, replication.peer_timeout_ms)
         self.timeout_s = replication.timeout_ms / 1000
-        #: Whether enough replicas were connected at the last count, and since when they are not.
+        #: True if enough replicas were connected at the last count, and the time since when they are not.
         self._had_replicas = False
         self._lacks_replicas_since = clock.monotonic()
         #: Since when too few replicas are in sync and have caught up; `None` if there are enough.
@@ -120,7 +120,7 @@ class AckMark:
         #: Sends that wait in `wait`, and those that wait encoded.
         self._waiting = 0
         self._held: list[HeldSends] = []
-        #: How many copies an acknowledged message has; `None` if no replica is waited for.
+        #: The number of copies of an acknowledged message; `None` if no replica is waited for.
         self.rule: AckRule | None = None
         #: Everything below may be acknowledged.
         self.acknowledged = self._local
@@ -216,7 +216,7 @@ class AckMark:
 
     @property
     def waits(self) -> bool:
-        """Whether a send waits for anything after the append."""
+        """Return whether a send waits for anything after the append."""
         return self._sync_flush or self.rule is not None
 
     @property
@@ -279,7 +279,7 @@ class AckMark:
         self._advance(self._replicated(in_sync, self.rule))
 
     def _choose_visible_limit(self, *, has_copies: bool) -> None:
-        """A replica that has just joined and has not caught up yet does not limit what is visible."""
+        """A replica that has just joined and has not caught up yet does not limit visibility."""
         now = self._clock.monotonic()
         if has_copies:
             if self._lacks_copies_since is not None:
@@ -307,13 +307,13 @@ class AckMark:
 
     @property
     def expects_replicas(self) -> bool:
-        """Whether enough replicas are connected, or may connect within `timeout_s`: those of a master that has just
-        started, and those that have just left."""
+        """Return whether enough replicas are connected, or may connect within `timeout_s` after a start, or after they
+        have left."""
         return self._are_enough or self._clock.monotonic() < self._lacks_replicas_since + self.timeout_s
 
     @property
     def _are_enough(self) -> bool:
-        """Whether as many replicas are connected as a message needs."""
+        """Return whether as many replicas are connected as a message needs."""
         return self.rule is None or self._are_enough_with(self.in_sync(), self.rule)
 
     def _are_enough_with(self, in_sync: frozenset[str], rule: AckRule) -> bool:
@@ -344,7 +344,7 @@ class AckMark:
 
     @property
     def accepts(self) -> bool:
-        """Whether a message would be accepted: this broker leads, and enough copies are in sync."""
+        """Return whether a message would be accepted: this broker leads, and enough copies are in sync."""
         if self.is_refusing or self.leadership_is_stale:
             return False
         return self.rule is None or self.rule.needed(1 + len(self.in_sync())) is not None

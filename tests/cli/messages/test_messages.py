@@ -88,7 +88,7 @@ def test_only_what_is_new(pyromq: Cluster, topic: str) -> None:
                 break
         consumer.until("new")
         assert "old" not in consumer.out
-        assert consumer.close(signal.SIGINT) == 0
+        assert consumer.stop(signal.SIGINT) == 0
         assert everything.stop(signal.SIGINT) == 0
     assert consumer.err == ""
 

@@ -25,6 +25,7 @@ from pyromq.store.durability.recover_points import RecoverPoints
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.message_store import MessageStore
 from pyromq.store.recovery import log_recovery
+from pyromq.store.recovery.opening import Opening
 from pyromq.store.recovery.start import Start
 
 STATES_PER_LIFE = 100
@@ -157,7 +158,7 @@ BUGS = [
         Setting(transient=True),
     ),
     Bug("a segment is left without its blank", CommitLog, "_roll", "MAGIC_BLANK", "MAGIC_V1"),
-    Bug("the abort mark is set too late", MessageStore, "_recover", "self._abort.set()", "pass"),
+    Bug("the abort mark is set too late", Opening, "_recover", "self._abort.set()", "pass"),
 ]
 #: Each planted bug must be found within this many states.
 PATIENCE = 20_000
